@@ -1,0 +1,72 @@
+// Turns a request into columns of table rows and floats, by the features of a bundle's manifest.
+//
+// Takes only requests that are resolved: request_time_ms is set and `sequences` holds every history there is
+// (a sequence that is absent is empty). Thread-safe: const after Create.
+#ifndef DINGHY_FEATURES_ENCODER_H_
+#define DINGHY_FEATURES_ENCODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "features/feature_batch.h"
+#include "proto/behavior.pb.h"
+#include "proto/bundle.pb.h"
+#include "proto/scoring.pb.h"
+
+namespace dinghy {
+
+// What encoding noticed, beside the batch.
+struct EncodeNotes {
+  std::vector<uint32_t> candidate_flags;  // CandidateFlag bits, one per candidate
+  std::vector<std::string>
+      unknown_columns;           // columns of the request that no feature reads; sorted, each once
+  std::vector<int64_t> oov_ids;  // ids that took an OOV or pad row, by index in manifest.features()
+};
+
+struct EncoderOptions {
+  int max_candidates = 1000;
+};
+
+class RequestEncoder {
+ public:
+  // Checks the features, sequences and tables' names of `manifest` (every explicit field present, policies
+  // with their rows, hash examples true) and reads vocabulary files and catalog.json from `bundle_dir`.
+  // `table_rows[i]` is the number of rows of manifest.tables(i): every row that a feature can produce must
+  // exist. `manifest` must outlive the encoder. Errors: INVALID_ARGUMENT naming the feature and field,
+  // NOT_FOUND naming the file.
+  static absl::StatusOr<std::unique_ptr<RequestEncoder>> Create(const v1::BundleManifest& manifest,
+                                                                const std::string& bundle_dir,
+                                                                absl::Span<const int64_t> table_rows,
+                                                                const EncoderOptions& options);
+  virtual ~RequestEncoder() = default;
+
+  // Encodes `request` into `batch`, whose capacity is kept. Sequences are cut to max_length as the manifest
+  // says. Errors: INVALID_ARGUMENT naming the column, what was expected and what came.
+  virtual absl::Status Encode(const v1::ScoreRequest& request, FeatureBatch& batch,
+                              EncodeNotes& notes) const = 0;
+
+  // Number of candidates of a request: the rows of its candidate columns. INVALID_ARGUMENT where they are
+  // unequal, or beyond max_candidates.
+  virtual absl::StatusOr<int> CountCandidates(const v1::ScoreRequest& request) const = 0;
+
+  // The inline form of `events` (oldest first) for sequence `index` of the manifest: what a request carries
+  // and a log keeps. Holds the columns that the model reads from events; catalog columns are left to the
+  // catalog. An event without a value that a feature reads gives that feature's missing value. Errors:
+  // INVALID_ARGUMENT where an event's item or value has the wrong type.
+  virtual absl::StatusOr<v1::SequenceData> FromEvents(int index,
+                                                      absl::Span<const v1::Event> events) const = 0;
+};
+
+// Copies into `to` the behaviors of `from` without number `removed`, or, for removed < 0, those that
+// `sequence` keeps by max_length and keep. `from` must have equal columns.
+void CopyBehaviors(const v1::SequenceData& from, const v1::Sequence& sequence, int removed,
+                   v1::SequenceData& to);
+
+}  // namespace dinghy
+
+#endif  // DINGHY_FEATURES_ENCODER_H_

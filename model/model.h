@@ -1,0 +1,85 @@
+// The layers of a bundle, ready to score a FeatureBatch.
+//
+//   ASSIGN_OR_RETURN(auto model, Model::Create(bundle->manifest, bundle->tensors));
+//   model->Score(batch, {}, scratch, outputs);
+//
+// Const after Create, so thread-safe with one Scratch and one ModelOutputs per thread; every thread calls
+// ops::PrepareThread first.
+#ifndef DINGHY_MODEL_MODEL_H_
+#define DINGHY_MODEL_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "features/feature_batch.h"
+#include "model/ops/scratch.h"
+#include "model/tensor.h"
+#include "proto/bundle.pb.h"
+
+namespace dinghy {
+
+struct ModelScoreOptions {
+  bool attention = false;  // fill ModelOutputs.attention
+  std::vector<std::string>
+      debug_names;  // features or layers whose values to return; all must exist (HasName)
+};
+
+struct AttentionWeights {
+  int layer = 0;               // index in manifest.layers()
+  int sequence = 0;            // index in manifest.sequences()
+  std::vector<float> weights;  // [candidates, length], after normalisation
+};
+
+struct NamedValues {
+  std::string name;
+  int rows = 0;
+  int width = 0;
+  std::vector<float> values;  // [rows, width]
+};
+
+struct ModelOutputs {
+  std::vector<std::vector<float>> scores;  // [outputs][candidates], by manifest.outputs()
+  std::vector<AttentionWeights> attention;
+  std::vector<NamedValues> debug;
+};
+
+// What one layer is, for `inspect`.
+struct LayerInfo {
+  std::string name;
+  std::string kind;  // "dense", "target_attention"
+  v1::Level level;
+  std::string sequence;  // SEQUENCE level
+  int width = 0;
+  int64_t parameters = 0;
+  // Multiply-adds counted as 2: once per request, per behavior, per candidate, per candidate and behavior,
+  // and per pair of behaviors.
+  double flops_user = 0, flops_behavior = 0, flops_candidate = 0, flops_pair = 0, flops_behavior_pair = 0;
+};
+
+class Model {
+ public:
+  // Infers levels and widths, checks every shape, packs the weights and makes all primitives; `manifest` and
+  // `tensors` must outlive the model (tables are read in place).
+  // Errors: INVALID_ARGUMENT naming the layer, what was expected and what came.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::BundleManifest& manifest,
+                                                       const TensorMap& tensors);
+  virtual ~Model() = default;
+
+  // Scores the batch: outputs.scores[o][c]. Only what `batch` holds for candidate c, the user and the
+  // sequences has influence on scores[.][c].
+  virtual void Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
+                     ModelOutputs& outputs) const = 0;
+
+  virtual bool HasName(std::string_view feature_or_layer) const = 0;
+  virtual std::vector<LayerInfo> Layers() const = 0;
+  // Hex digest of all that decides bits beside bundle and request: ops::NumericsDescription() and the probes'
+  // choices.
+  virtual const std::string& numerics_id() const = 0;
+};
+
+}  // namespace dinghy
+
+#endif  // DINGHY_MODEL_MODEL_H_

@@ -1,0 +1,65 @@
+// Matrix products through oneDNN, single-threaded, f32, made at load time for fixed shapes.
+//
+//   ASSIGN_OR_RETURN(auto linear, RowLinear::Create({.in = 80, .out = 40}, weight, bias));
+//   linear->Run(x, rows, y, scratch);            // any number of rows
+//
+// Bits: a row's result depends on the row and the weights alone, never on its position or on the other rows.
+// oneDNN does not promise that, so Create probes and picks the first block size of a fixed list where it
+// holds, else a plain Highway GEMM. Const and thread-safe after Create; every thread calls PrepareThread
+// first.
+#ifndef DINGHY_MODEL_OPS_GEMM_H_
+#define DINGHY_MODEL_OPS_GEMM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/ops/scratch.h"
+
+namespace dinghy::ops {
+
+// y = x W^T + bias over rows, for static weights, in blocks of one fixed size; a short block is padded, never
+// shrunk.
+class RowLinear {
+ public:
+  struct Options {
+    int64_t in = 0;
+    int64_t out = 0;
+    bool accumulate = false;  // y += instead of y =
+    int64_t rows = 0;  // > 0: always called with exactly so many rows, in one block of that size, not probed
+  };
+  // `weight` [out, in] with a distance of `weight_stride` floats from row to row (>= in), `bias` [out] or
+  // null; both are copied and packed.
+  static absl::StatusOr<std::unique_ptr<RowLinear>> Create(const Options& options, const float* weight,
+                                                           int64_t weight_stride, const float* bias);
+  virtual ~RowLinear() = default;
+
+  // x: [rows, in] with stride x_stride; y: [rows, out] with stride y_stride. No alias between them.
+  virtual void Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+                   Scratch& scratch) const = 0;
+
+  // Rows per block as probed, and how: "oneDNN 64", "highway". Part of numerics_id.
+  virtual std::string Choice() const = 0;
+};
+
+// c = a b (or c += a b) for operands that are both made at run time, of one fixed shape.
+class Gemm {
+ public:
+  struct Options {
+    int64_t m = 0, n = 0, k = 0;
+    int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // from row to row, in floats
+    bool transpose_b = false;                          // b is [n, k] instead of [k, n]
+    bool bias = false;                                 // Run takes a bias [n], added to every row
+    bool accumulate = false;
+  };
+  static absl::StatusOr<std::unique_ptr<Gemm>> Create(const Options& options);
+  virtual ~Gemm() = default;
+
+  // a: [m, k], b: [k, n] (or [n, k]), c: [m, n]; `bias` as Options says, else null.
+  virtual void Run(const float* a, const float* b, const float* bias, float* c, Scratch& scratch) const = 0;
+};
+
+}  // namespace dinghy::ops
+
+#endif  // DINGHY_MODEL_OPS_GEMM_H_

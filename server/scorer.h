@@ -1,0 +1,56 @@
+// The one path of a request: resolve, fetch the history, encode, run the model, fill the response.
+//
+//   Scorer scorer(store.get(), options);
+//   ASSIGN_OR_RETURN(auto response, scorer.Score(loaded, request, worker_state, &log));
+//
+// Thread-safe with one WorkerState per thread.
+#ifndef DINGHY_SERVER_SCORER_H_
+#define DINGHY_SERVER_SCORER_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "features/behavior/store.h"
+#include "features/encoder.h"
+#include "model/loaded_model.h"
+#include "proto/score_log.pb.h"
+#include "proto/scoring.pb.h"
+#include "proto/server_config.pb.h"
+
+namespace dinghy {
+
+// Buffers of one worker, reused from request to request.
+struct WorkerState {
+  FeatureBatch batch;
+  EncodeNotes notes;
+  ops::Scratch scratch;
+  ModelOutputs outputs;
+};
+
+struct ScorerOptions {
+  bool reject_unknown_features = false;
+  std::function<absl::Time()> now = [] { return absl::Now(); };
+};
+
+class Scorer {
+ public:
+  // `store` may be null: then a sequence that is not inline is scored as empty and flagged
+  // HISTORY_UNAVAILABLE. It must outlive the scorer.
+  Scorer(const BehaviorReader* store, ScorerOptions options) : store_(store), options_(std::move(options)) {}
+
+  // Scores `request` on `loaded`. If `log` is not null it becomes the record of this scoring: its `request`
+  // is the resolved request, which scores to the same bits again. Errors: INVALID_ARGUMENT as
+  // RequestEncoder::Encode says, or naming an unknown output, layer, or column (strict).
+  absl::StatusOr<v1::ScoreResponse> Score(const LoadedModel& loaded, const v1::ScoreRequest& request,
+                                          WorkerState& state, v1::ScoreLog* log) const;
+
+ private:
+  const BehaviorReader* const store_;
+  const ScorerOptions options_;
+};
+
+}  // namespace dinghy
+
+#endif  // DINGHY_SERVER_SCORER_H_
