@@ -109,6 +109,19 @@ class ModelSpec:
     def with_variant(self, variant, **changes):
         return dataclasses.replace(self, variant=variant, **changes)
 
+    def features(self):
+        """All features: (level, name, IdFeature, NumericFeature or TimeSince)."""
+        found = [("CANDIDATE", feature.name, feature) for feature in self.candidate]
+        found += [("USER", feature.name, feature) for feature in self.user]
+        for sequence in self.sequences:
+            for name in sequence.fields:
+                found.append(("SEQUENCE", f"{sequence.name}.{name}", self.candidate_feature(name)))
+            for feature in sequence.side:
+                found.append(("SEQUENCE", f"{sequence.name}.{feature.name}", feature))
+            if sequence.time_since:
+                found.append(("SEQUENCE", f"{sequence.name}.time", sequence.time_since))
+        return found
+
     def candidate_feature(self, name):
         for feature in self.candidate:
             if feature.name == name:
@@ -118,18 +131,16 @@ class ModelSpec:
 
 @dataclass
 class Batch:
-    """Requests with padded rows. Ids are table rows; bags have one more axis, padded with -1.
+    """Requests side by side, as features.FeatureEncoder and features.collate make them too.
 
-    candidates: name -> [B, C] or [B, C, L]; user: name -> [B], [B, L], or float [B];
-    sequences: sequence -> field -> [B, T] or [B, T, L], behaviors oldest first; field "age_ms" where times are read;
-    labels: output -> [B, C], NaN where unknown.
+    values: feature name -> USER [B, 1], SEQUENCE [B, T] or CANDIDATE [B, C]; ids are table rows (int64), time features
+    are buckets; bags have one more axis, padded with -1; numeric features are normalised floats with one more axis of
+    1. Rows beyond a request's own are padding, at the end; behaviors are oldest first.
+    lengths: sequence -> behaviors, int64 [B]. candidates: their number, int64 [B].
     """
-    candidates: Dict[str, torch.Tensor]
-    candidate_mask: torch.Tensor
-    sequences: Dict[str, Dict[str, torch.Tensor]]
-    sequence_mask: Dict[str, torch.Tensor]
-    user: Dict[str, torch.Tensor] = field(default_factory=dict)
-    labels: Dict[str, torch.Tensor] = field(default_factory=dict)
+    values: Dict[str, torch.Tensor]
+    lengths: Dict[str, torch.Tensor]
+    candidates: torch.Tensor
 
 
 @dataclass
@@ -247,36 +258,29 @@ class ReferenceModel(nn.Module):
             for output in spec.outputs}
 
     def _features(self, batch):
-        """Values of all features by name, with their rank: user [B, D], candidates [B, C, D], sequences [B, T, D]."""
+        """Embedded features by name, and the level of each."""
         values, levels = {}, {}
-        for feature in self.spec.candidate:
-            values[feature.name] = self.tables[feature.table](batch.candidates[feature.name], feature.bag)
-            levels[feature.name] = "candidate"
-        for feature in self.spec.user:
-            raw = batch.user[feature.name]
-            if isinstance(feature, IdFeature):
-                values[feature.name] = self.tables[feature.table](raw, feature.bag)
+        sequences = self.read_sequences()
+        for level, name, feature in self.spec.features():
+            if level == "SEQUENCE" and name.split(".", 1)[0] not in {sequence.name for sequence in sequences}:
+                continue
+            raw = batch.values[name]
+            if isinstance(feature, NumericFeature):
+                value = raw
             else:
-                values[feature.name] = ((raw - feature.mean) / feature.stddev)[:, None]
-            levels[feature.name] = "user"
-        for sequence in self.read_sequences():
-            columns = batch.sequences[sequence.name]
-            fields = [self.spec.candidate_feature(name) for name in sequence.fields]
-            for feature in (*fields, *sequence.side):
-                name = f"{sequence.name}.{feature.name}"
-                values[name] = self.tables[feature.table](columns[feature.name], feature.bag)
-                levels[name] = "sequence"
-            if sequence.time_since:
-                boundaries = torch.tensor(sequence.time_since.boundaries_ms, dtype=torch.int64)
-                bucket = torch.bucketize(columns["age_ms"].clamp(min=0), boundaries, right=True)
-                values[f"{sequence.name}.time"] = self.tables[sequence.time_since.table](bucket)
-                levels[f"{sequence.name}.time"] = "sequence"
+                value = self.tables[feature.table](raw, getattr(feature, "bag", "SINGLE"))
+            values[name] = value.squeeze(1) if level == "USER" else value
+            levels[name] = level.lower()
         return values, levels
 
     def forward(self, batch):
         """Logits by output, [B, C]. Rows of padded candidates hold arbitrary finite numbers."""
         values, levels = self._features(batch)
-        candidates = batch.candidate_mask.shape[1]
+        candidates = batch.values[self.spec.item_feature].shape[1]
+        masks = {}
+        for sequence in self.read_sequences():
+            behaviors = batch.values[f"{sequence.name}.{sequence.fields[0]}"].shape[1]
+            masks[sequence.name] = torch.arange(behaviors) < batch.lengths[sequence.name][:, None]
 
         def read(names, level=None):
             level = level or next((levels[n] for n in names if levels[n] != "user"), "user")
@@ -289,7 +293,7 @@ class ReferenceModel(nn.Module):
             return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)), level
 
         for node in self.nodes:
-            mask = batch.sequence_mask[node.sequence] if node.sequence else None
+            mask = masks.get(node.sequence)
             if node.kind in ("dense", "mlp"):
                 x, level = read(node.inputs)
                 y = node.module(x)
@@ -315,3 +319,43 @@ class ReferenceModel(nn.Module):
     def probabilities(self, batch):
         """Scores as served, by output: sigmoid of the logits."""
         return {output: torch.sigmoid(logits) for output, logits in self.forward(batch).items()}
+
+
+def manifest_inputs(spec):
+    """The sequences and features that the spec's variant reads, in the protobuf JSON of BundleManifest."""
+    read = () if spec.variant == "no_history" else spec.sequences
+    sequences = [
+        {"name": s.name, "actions": list(s.actions), "maxLength": s.max_length, "keep": "NEWEST", "pad": "NONE"}
+        for s in read]
+    features = []
+    for level, name, feature in spec.features():
+        sequence, _, column = name.partition(".")
+        if level == "SEQUENCE" and sequence not in {s.name for s in read}:
+            continue
+        entry = {"name": name, "level": level, "from": "REQUEST"}
+        if level == "SEQUENCE":
+            entry["sequence"] = sequence
+            catalog = isinstance(feature, IdFeature) and feature.source == "CATALOG"
+            entry["from"] = "CATALOG" if catalog else "EVENT"
+        elif isinstance(feature, IdFeature):
+            entry["from"] = feature.source
+        if isinstance(feature, TimeSince):
+            entry["timeSince"] = {"boundariesMs": [str(b) for b in feature.boundaries_ms], "firstRow": 0}
+            entry["table"] = feature.table
+        elif isinstance(feature, NumericFeature):
+            entry["numeric"] = {"mean": feature.mean, "stddev": feature.stddev}
+            if feature.missing is not None:
+                entry["missing"] = feature.missing
+        else:
+            entry["id"] = {"type": feature.type, "bag": feature.bag, **feature.vocabulary, "unknown": feature.unknown}
+            if feature.pad_row is not None:
+                entry["id"]["padRow"] = feature.pad_row
+            if feature.oov_row is not None:
+                entry["id"]["oovRow"] = feature.oov_row
+            if feature.type == "INT64":
+                entry["id"]["negative"] = feature.negative
+            entry["table"] = feature.table
+            if feature.missing_id is not None:
+                entry["missingId"] = feature.missing_id
+        features.append(entry)
+    return sequences, features
