@@ -53,8 +53,8 @@ class BehaviorStore : public BehaviorReader, public BehaviorWriter {
   virtual std::string Describe() const = 0;
 };
 
-// OK, or INVALID_ARGUMENT: an event needs a user_id of 1 to 1024 bytes, an item, an action and event_time_ms
-// >= 0.
+// OK, or INVALID_ARGUMENT naming the event: it needs a user_id of 1 to 1024 bytes, an item, an action and
+// event_time_ms >= 0; its values need names and are finite; all text is UTF-8.
 absl::Status CheckEvent(const v1::Event& event);
 
 }  // namespace dinghy
