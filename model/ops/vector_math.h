@@ -45,7 +45,7 @@ float Dot(const float* a, const float* b, int64_t n);
 void WeightedSumRows(const float* x, int64_t stride, const float* weight, int64_t rows, int64_t n,
                      float* out);
 
-// The Highway target in use, as "AVX3", "AVX2", "SSE2".
+// The Highway target in use, as "AVX3", "AVX2" or the baseline "SCALAR".
 std::string VectorTarget();
 
 }  // namespace dinghy::ops
