@@ -9,10 +9,13 @@
 #define DINGHY_MODEL_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "features/feature_batch.h"
 #include "model/ops/scratch.h"
@@ -20,6 +23,12 @@
 #include "proto/bundle.pb.h"
 
 namespace dinghy {
+
+class FeatureLookup;
+class Layer;
+class LayerScope;
+struct RunContext;
+struct ValueInfo;
 
 struct ModelScoreOptions {
   bool attention = false;  // fill ModelOutputs.attention
@@ -66,18 +75,42 @@ class Model {
   // Errors: INVALID_ARGUMENT naming the layer, what was expected and what came.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::BundleManifest& manifest,
                                                        const TensorMap& tensors);
-  virtual ~Model() = default;
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
 
   // Scores the batch: outputs.scores[o][c]. Only what `batch` holds for candidate c, the user and the
   // sequences has influence on scores[.][c].
-  virtual void Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
-                     ModelOutputs& outputs) const = 0;
+  void Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
+             ModelOutputs& outputs) const;
 
-  virtual bool HasName(std::string_view feature_or_layer) const = 0;
-  virtual std::vector<LayerInfo> Layers() const = 0;
+  bool HasName(std::string_view feature_or_layer) const;
+  std::vector<LayerInfo> Layers() const;
   // Hex digest of all that decides bits beside bundle and request: ops::NumericsDescription() and the probes'
   // choices.
-  virtual const std::string& numerics_id() const = 0;
+  const std::string& numerics_id() const { return numerics_id_; }
+
+ private:
+  // One of manifest.outputs(): a layer's single column, through the link.
+  struct OutputColumn {
+    int value = 0;
+    bool sigmoid = false;
+  };
+
+  explicit Model(const v1::BundleManifest& manifest);
+
+  absl::Status CreateOutputs(LayerScope& scope);
+  void WriteScores(const RunContext& context, ModelOutputs& outputs) const;
+  void WriteDebug(const ModelScoreOptions& options, const RunContext& context, ModelOutputs& outputs) const;
+
+  const v1::BundleManifest& manifest_;
+  std::unique_ptr<FeatureLookup> lookup_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<OutputColumn> outputs_;
+  std::vector<int> attention_layers_;              // indices of the target attention layers
+  std::vector<ValueInfo> values_;                  // features, then layers
+  std::map<std::string, int, std::less<>> index_;  // of values_
+  std::string numerics_id_;
 };
 
 }  // namespace dinghy

@@ -1,0 +1,102 @@
+// What a feature or layer sees while it is created: the manifest, the weights, and the values before it. It
+// also words the errors.
+//
+//   scope.SetSubject("layer", "tower");
+//   ASSIGN_OR_RETURN(DenseWeights dense, scope.FindDense("dense", message, /*in=*/80));
+//
+// Thread-compatible; lives only while the model is created.
+#ifndef DINGHY_MODEL_LAYERS_LAYER_SCOPE_H_
+#define DINGHY_MODEL_LAYERS_LAYER_SCOPE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/layers/layer.h"
+#include "model/tensor.h"
+#include "proto/bundle.pb.h"
+
+namespace dinghy {
+
+// Wider values are a mistake in the manifest, and would overflow sizes further on.
+inline constexpr int64_t kMaxValueWidth = 1 << 20;
+
+// Attention makes primitives for every bucket of histories up to max_length; the limit bounds them.
+inline constexpr int64_t kMaxAttentionLength = 4096;
+
+// A dense layer's weights, borrowed from the TensorMap.
+struct DenseWeights {
+  const float* weight = nullptr;  // [out, in]
+  const float* bias = nullptr;    // [out], or null
+  int64_t in = 0;
+  int64_t out = 0;
+  v1::Activation activation = v1::LINEAR;
+
+  int64_t parameters() const { return in * out + (bias != nullptr ? out : 0); }
+};
+
+// A layer norm's weights, borrowed from the TensorMap.
+struct NormWeights {
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width]
+  float epsilon = 0;
+};
+
+class LayerScope {
+ public:
+  // Both must outlive the scope.
+  LayerScope(const v1::BundleManifest& manifest, const TensorMap& tensors)
+      : manifest_(manifest), tensors_(tensors) {}
+
+  const v1::BundleManifest& manifest() const { return manifest_; }
+
+  // What errors from now on are about: `layer "tower": `.
+  void SetSubject(absl::string_view what, absl::string_view name);
+  template <typename... Parts>
+  absl::Status Error(const Parts&... parts) const {
+    return absl::InvalidArgumentError(absl::StrCat(subject_, parts...));
+  }
+
+  // Makes a value known under its name; its index is the number of values before. Error: the name is taken
+  // or empty, or the width is out of range.
+  absl::Status AddValue(const ValueInfo& info);
+  const std::vector<ValueInfo>& values() const { return values_; }
+  // Index of the value, or -1.
+  int FindValue(absl::string_view name) const;
+  // Index in manifest().sequences(), or -1.
+  int FindSequence(absl::string_view name) const;
+  // The sequence's max_length. Error: it is absent or beyond what exact attention is for.
+  absl::StatusOr<int64_t> FindMaxLength(int sequence) const;
+  // The words for where a value lives: "candidate level", `sequence "clicks"`.
+  std::string Where(v1::Level level, int sequence) const;
+
+  // The tensor of that name; `shape` is what it must be, -1 where any size of at least 1 is right. `field` is
+  // the manifest's field that names it.
+  absl::StatusOr<const Tensor*> FindTensor(absl::string_view field, const std::string& name,
+                                           const std::vector<int64_t>& shape) const;
+  absl::StatusOr<DenseWeights> FindDense(absl::string_view field, const v1::Dense& dense, int64_t in) const;
+  absl::StatusOr<NormWeights> FindNorm(absl::string_view field, const v1::LayerNorm& norm,
+                                       int64_t width) const;
+  absl::Status CheckActivation(absl::string_view field, v1::Activation activation) const;
+
+  // Collects what the probes of ops chose; part of numerics_id.
+  void AddChoice(absl::string_view choice);
+  const std::string& choices() const { return choices_; }
+
+ private:
+  const v1::BundleManifest& manifest_;
+  const TensorMap& tensors_;
+  std::string subject_;
+  std::vector<ValueInfo> values_;
+  std::map<std::string, int, std::less<>> index_;
+  std::string choices_;
+};
+
+}  // namespace dinghy
+
+#endif  // DINGHY_MODEL_LAYERS_LAYER_SCOPE_H_
