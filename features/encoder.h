@@ -1,7 +1,16 @@
 // Turns a request into columns of table rows and floats, by the features of a bundle's manifest.
 //
+//   ASSIGN_OR_RETURN(auto encoder, RequestEncoder::Create(manifest, "models/shop/1", table_rows, {}));
+//   RETURN_IF_ERROR(encoder->Encode(request, batch, notes));   // batch and notes are reused
+//
 // Takes only requests that are resolved: request_time_ms is set and `sequences` holds every history there is
 // (a sequence that is absent is empty). Thread-safe: const after Create.
+//
+// How columns are read: without lengths there is one value a row; a vector of a user or candidate feature may
+// also come as rows * dim values without lengths. A row of length 0 has no value: a bag is empty, any other
+// feature takes its missing value or the request is refused. Numeric features take ints as well. Columns that
+// no feature reads must have as many rows as the others, or a multiple of as many values. An item that the
+// catalog does not hold leaves its catalog features missing.
 #ifndef DINGHY_FEATURES_ENCODER_H_
 #define DINGHY_FEATURES_ENCODER_H_
 
@@ -19,6 +28,8 @@
 #include "proto/scoring.pb.h"
 
 namespace dinghy {
+
+struct Schema;
 
 // What encoding noticed, beside the batch.
 struct EncodeNotes {
@@ -43,27 +54,35 @@ class RequestEncoder {
                                                                 const std::string& bundle_dir,
                                                                 absl::Span<const int64_t> table_rows,
                                                                 const EncoderOptions& options);
-  virtual ~RequestEncoder() = default;
+  ~RequestEncoder();
 
   // Encodes `request` into `batch`, whose capacity is kept. Sequences are cut to max_length as the manifest
   // says. Errors: INVALID_ARGUMENT naming the column, what was expected and what came.
-  virtual absl::Status Encode(const v1::ScoreRequest& request, FeatureBatch& batch,
-                              EncodeNotes& notes) const = 0;
+  absl::Status Encode(const v1::ScoreRequest& request, FeatureBatch& batch, EncodeNotes& notes) const;
 
   // Number of candidates of a request: the rows of its candidate columns. INVALID_ARGUMENT where they are
   // unequal, or beyond max_candidates.
-  virtual absl::StatusOr<int> CountCandidates(const v1::ScoreRequest& request) const = 0;
+  absl::StatusOr<int> CountCandidates(const v1::ScoreRequest& request) const;
 
   // The inline form of `events` (oldest first) for sequence `index` of the manifest: what a request carries
   // and a log keeps. Holds the columns that the model reads from events; catalog columns are left to the
-  // catalog. An event without a value that a feature reads gives that feature's missing value. Errors:
-  // INVALID_ARGUMENT where an event's item or value has the wrong type.
-  virtual absl::StatusOr<v1::SequenceData> FromEvents(int index,
-                                                      absl::Span<const v1::Event> events) const = 0;
+  // catalog. An event without a value that a feature reads gives that feature's missing value: its row has
+  // length 0, so that encoding gives the same as for a missing column. A bag holds all values of its name,
+  // and so do vectors. Numbers are kept as floats, integers among them rounded. Errors: INVALID_ARGUMENT
+  // naming the event where its item or value has the wrong type, or is missing and the feature has no missing
+  // value.
+  absl::StatusOr<v1::SequenceData> FromEvents(int index, absl::Span<const v1::Event> events) const;
+
+ private:
+  RequestEncoder(std::unique_ptr<const Schema> schema, const EncoderOptions& options);
+
+  const std::unique_ptr<const Schema> schema_;
+  const EncoderOptions options_;
 };
 
 // Copies into `to` the behaviors of `from` without number `removed`, or, for removed < 0, those that
-// `sequence` keeps by max_length and keep. `from` must have equal columns.
+// `sequence` keeps by max_length and keep. `from` must have equal columns, as those of a request that was
+// encoded.
 void CopyBehaviors(const v1::SequenceData& from, const v1::Sequence& sequence, int removed,
                    v1::SequenceData& to);
 

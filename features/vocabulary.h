@@ -1,0 +1,76 @@
+// The vocabulary of an id feature: which row of the embedding table an id takes.
+//
+//   ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::Create(feature.id(), "models/shop/1"));
+//   Vocabulary::Found found = vocabulary->Find(int64_t{17});   // found.row, found.known
+//
+// Thread-safe: const after Create.
+#ifndef DINGHY_FEATURES_VOCABULARY_H_
+#define DINGHY_FEATURES_VOCABULARY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/bundle.pb.h"
+
+namespace dinghy {
+
+// MurmurHash3_x86_32 of `bytes`: Austin Appleby's hash, published into the public domain.
+uint32_t MurmurHash3(std::string_view bytes, uint32_t seed);
+
+class Vocabulary {
+ public:
+  // What became of an id. A row of -1: the policy says REFUSE.
+  struct Found {
+    int32_t row;
+    bool known;  // false: the row is the one of a policy
+  };
+
+  // Checks every field of `feature` and reads its vocabulary file from `bundle_dir`. Errors: INVALID_ARGUMENT
+  // naming the field or the line, or the hash example that does not hold; NOT_FOUND naming the file.
+  static absl::StatusOr<std::unique_ptr<Vocabulary>> Create(const v1::IdFeature& feature,
+                                                            const std::string& bundle_dir);
+
+  // For features of type INT64.
+  Found Find(int64_t id) const;
+  // For features of type STRING.
+  Found Find(std::string_view id) const;
+
+  // The highest row that Find can give, pad and OOV rows included where the feature has them.
+  int64_t max_row() const { return max_row_; }
+
+ private:
+  Vocabulary() = default;
+
+  absl::Status ReadIdentity(const v1::IdFeature& feature);
+  template <typename HashVocabulary>
+  absl::Status ReadHash(const HashVocabulary& hash, v1::IdFeature::Type type, const std::string& field);
+  absl::Status ReadFile(const v1::IdFeature& feature, const std::string& bundle_dir);
+  absl::Status AddToken(std::string_view token, v1::IdFeature::Type type, int64_t row);
+  absl::Status SetRange(int64_t first_row, int64_t rows);
+
+  int32_t HashRow(std::string_view bytes) const;
+  int32_t HashRow(int64_t id) const;
+
+  v1::IdFeature::VocabularyCase kind_ = v1::IdFeature::VOCABULARY_NOT_SET;
+  int32_t unknown_row_ = -1;
+  int32_t negative_row_ = -1;
+  int64_t max_row_ = 0;
+
+  uint64_t size_ = 0;  // rows of an identity vocabulary, buckets of a hash
+  int32_t first_row_ = 0;
+  uint32_t seed_ = 0;
+  v1::HashInput input_ = v1::HASH_INPUT_UNSPECIFIED;
+
+  std::string file_;  // what the keys of text_rows_ point into
+  std::unordered_map<std::string_view, int32_t> text_rows_;
+  std::unordered_map<int64_t, int32_t> integer_rows_;
+};
+
+}  // namespace dinghy
+
+#endif  // DINGHY_FEATURES_VOCABULARY_H_
