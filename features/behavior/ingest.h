@@ -36,6 +36,13 @@ enum class EventFormat {
   kTsv,
 };
 
+struct IngestCounts {
+  int64_t read = 0;        // good events read
+  int64_t appended = 0;    // of these, stored
+  int64_t duplicates = 0;  // of these, there already
+  int64_t bad_lines = 0;   // skipped, with skip_bad
+};
+
 struct IngestOptions {
   EventFormat format = EventFormat::kAuto;
   int batch_size = 1000;  // events per append, at least 1
@@ -43,16 +50,9 @@ struct IngestOptions {
   // Go on after a bad line; it is counted, and `on_bad_line` is told. Otherwise the first bad line ends the
   // run.
   bool skip_bad = false;
-  std::function<void(const absl::Status&)> on_bad_line;  // may be empty
-  // Called after every append, for showing progress; may be empty.
-  std::function<void(const struct IngestCounts&)> on_progress;
-};
-
-struct IngestCounts {
-  int64_t read = 0;        // good events read
-  int64_t appended = 0;    // of these, stored
-  int64_t duplicates = 0;  // of these, there already
-  int64_t bad_lines = 0;   // skipped, with skip_bad
+  std::function<void(const absl::Status&)> on_bad_line = nullptr;
+  // Called after every append, for showing progress.
+  std::function<void(const IngestCounts&)> on_progress = nullptr;
 };
 
 using AppendFunction = std::function<absl::StatusOr<AppendResult>(absl::Span<const v1::Event>)>;

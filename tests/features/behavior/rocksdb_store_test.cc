@@ -1,0 +1,201 @@
+// What a store on disk owes beyond store_test.cc: it keeps, locks and notices damage.
+#include "features/behavior/rocksdb_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace dinghy {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Event MakeEvent(const std::string& user, int64_t time_ms) {
+  v1::Event event;
+  event.set_user_id(user);
+  event.set_event_time_ms(time_ms);
+  event.set_item_id(time_ms);
+  event.set_action("click");
+  return event;
+}
+
+class RocksDbStoreTest : public ::testing::Test {
+ protected:
+  RocksDbStoreTest() {
+    folder_ =
+        ::testing::TempDir() + "rocksdb_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+  }
+  ~RocksDbStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<BehaviorStore> Open(bool sync = true) {
+    auto store = OpenRocksDbStore({.path = folder_, .sync = sync});
+    EXPECT_TRUE(store.ok()) << store.status();
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+
+  // Runs `work` in another process, which then ends at once: nothing is closed or flushed.
+  static void InDyingProcess(const std::function<bool()>& work) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) ::_exit(work() ? 0 : 1);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(RocksDbStoreTest, KeepsEventsAndDeletionsOverReopening) {
+  {
+    auto store = Open();
+    ASSERT_TRUE(store->Append({MakeEvent("a", 1), MakeEvent("a", 2), MakeEvent("b", 3)}).ok());
+    ASSERT_EQ(*store->DeleteUser("b"), 1);
+  }
+  auto store = Open(false);
+  EXPECT_EQ(store->Fetch("a", {})->size(), 2u);
+  EXPECT_EQ(store->Fetch("b", {})->size(), 0u);
+  EXPECT_EQ(store->Append({MakeEvent("a", 2)})->duplicates, 1);
+}
+
+TEST_F(RocksDbStoreTest, AcknowledgedAppendsSurviveADyingProcess) {
+  InDyingProcess([&] {
+    auto store = OpenRocksDbStore({.path = folder_});
+    if (!store.ok()) return false;
+    for (int i = 0; i < 20; ++i) {
+      if (!(*store)->Append({MakeEvent("a", i), MakeEvent("b", i)}).ok()) return false;
+    }
+    (void)store->release();
+    return true;
+  });
+  auto store = Open();
+  EXPECT_EQ(store->Fetch("a", {})->size(), 20u);
+  EXPECT_EQ(store->Fetch("b", {})->size(), 20u);
+}
+
+TEST_F(RocksDbStoreTest, SaysThatAnotherProcessHasTheFolder) {
+  int ready[2], done[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(done), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  char byte = 0;
+  if (child == 0) {
+    auto store = OpenRocksDbStore({.path = folder_});
+    byte = store.ok() ? 'y' : 'n';
+    bool ok = ::write(ready[1], &byte, 1) == 1 && ::read(done[0], &byte, 1) == 1;
+    if (store.ok()) (void)store->release();
+    ::_exit(ok ? 0 : 1);
+  }
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  const auto second = OpenRocksDbStore({.path = folder_});
+  EXPECT_EQ(::write(done[1], &byte, 1), 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  for (const int file : {ready[0], ready[1], done[0], done[1]}) ::close(file);
+
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("store " + folder_ + ": the folder is locked"));
+  EXPECT_NE(Open(), nullptr);  // and free once the other one is gone
+}
+
+TEST_F(RocksDbStoreTest, SaysThatThisProcessHasTheFolder) {
+  auto first = Open();
+  const auto second = OpenRocksDbStore({.path = folder_});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("store " + folder_ + ": the folder is locked"));
+  EXPECT_TRUE(first->Append({MakeEvent("a", 1)}).ok());
+}
+
+TEST_F(RocksDbStoreTest, MakesFoldersAndRefusesFiles) {
+  const auto deep = OpenRocksDbStore({.path = folder_ + "/a/b"});
+  EXPECT_TRUE(deep.ok()) << deep.status();
+  std::ofstream(folder_ + "/file") << "x";
+  const auto file = OpenRocksDbStore({.path = folder_ + "/file"});
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kFailedPrecondition) << file.status();
+  EXPECT_THAT(std::string(file.status().message()), HasSubstr(folder_ + "/file"));
+  EXPECT_EQ(OpenRocksDbStore({}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RocksDbStoreTest, ADamagedRecordIsDataLossAndNamesItsKey) {
+  for (const bool other_event : {false, true}) {
+    std::filesystem::remove_all(folder_);
+    ASSERT_TRUE(Open()->Append({MakeEvent("a", 1), MakeEvent("a", 2), MakeEvent("b", 1)}).ok());
+    {
+      rocksdb::DB* raw = nullptr;
+      ASSERT_TRUE(rocksdb::DB::Open(rocksdb::Options(), folder_, &raw).ok());
+      const std::unique_ptr<rocksdb::DB> db(raw);
+      const std::string key = std::string(
+                                  "\x01\x00\x01"
+                                  "a",
+                                  4) +
+                              std::string("\0\0\0\0\0\0\0\x02", 8) + std::string(8, '\0');
+      std::string value;
+      ASSERT_TRUE(db->Get(rocksdb::ReadOptions(), key, &value).ok());
+      value = other_event ? MakeEvent("c", 2).SerializeAsString() : value.substr(0, value.size() - 1);
+      ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), key, value).ok());
+    }
+    auto store = Open();
+    const auto events = store->Fetch("a", {});
+    EXPECT_EQ(events.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(events.status().message()),
+                HasSubstr("0100016100000000000000020000000000000000"));
+    EXPECT_THAT(std::string(events.status().message()), HasSubstr("user \"a\""));
+    EXPECT_EQ(store->Fetch("b", {})->size(), 1u);
+    v1::HistoryQuery before;  // what is not read is not missed
+    before.set_before_ms(2);
+    EXPECT_EQ(store->Fetch("a", before)->size(), 1u);
+  }
+}
+
+TEST_F(RocksDbStoreTest, DamageInsideTheWriteAheadLogIsSeen) {
+  InDyingProcess([&] {
+    auto store = OpenRocksDbStore({.path = folder_});
+    if (!store.ok()) return false;
+    for (int i = 0; i < 200; ++i) {
+      if (!(*store)->Append({MakeEvent("somebody with a name", i)}).ok()) return false;
+    }
+    (void)store->release();
+    return true;
+  });
+  std::string log;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() == ".log") log = entry.path().string();
+  }
+  ASSERT_FALSE(log.empty());
+  {
+    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(log) / 2));
+    file << "\xFF\x00\xFF";
+  }
+  const auto store = OpenRocksDbStore({.path = folder_});
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss) << store.status();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(folder_));
+}
+
+TEST_F(RocksDbStoreTest, LimitsTheEnginesOwnLogs) {
+  for (int i = 0; i < 6; ++i) Open();
+  int logs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    logs += entry.path().filename().string().starts_with("LOG");
+  }
+  EXPECT_LE(logs, 3);
+}
+
+TEST_F(RocksDbStoreTest, DescribesPlaceAndDurability) {
+  EXPECT_THAT(Open(true)->Describe(), HasSubstr(folder_ + ", write-ahead log synced on every append"));
+  EXPECT_THAT(Open(false)->Describe(), HasSubstr("not synced"));
+}
+
+}  // namespace
+}  // namespace dinghy
