@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <dnnl.hpp>
 #include <utility>
@@ -70,29 +71,39 @@ class Matmul {
     scratchpad_ = description_.scratchpad_desc();
   }
 
+  ~Matmul() {
+    for (Slot& slot : slots_) delete slot.call.load();
+  }
+
   const dnnl::engine& engine() const { return engine_; }
   const Desc& weights() const { return weights_; }
 
-  // The oneDNN objects of one Run; its memory comes from `scratch`.
+  // The oneDNN objects that one thread needs to run the primitive. Making them costs a microsecond, as much
+  // as a small product, so they are kept and taken in turn.
   class Call {
    public:
-    Call(const Matmul& matmul, const float* weights, const float* bias, Scratch& scratch)
+    explicit Call(const Matmul& matmul)
         : primitive_(matmul.primitive_.get()),
           stream_(matmul.engine_),
           src_(matmul.src_, matmul.engine_, nullptr),
-          weights_(matmul.weights_, matmul.engine_, const_cast<float*>(weights)),
+          weights_(matmul.weights_, matmul.engine_, nullptr),
           dst_(matmul.dst_, matmul.engine_, nullptr),
-          scratchpad_(matmul.scratchpad_, matmul.engine_,
-                      scratch.Floats((matmul.scratchpad_.get_size() + sizeof(float) - 1) / sizeof(float))) {
+          scratchpad_(matmul.scratchpad_, matmul.engine_, nullptr) {
       arguments_[0] = {DNNL_ARG_SRC, src_.get()};
       arguments_[1] = {DNNL_ARG_WEIGHTS, weights_.get()};
       arguments_[2] = {DNNL_ARG_DST, dst_.get()};
       arguments_[3] = {DNNL_ARG_SCRATCHPAD, scratchpad_.get()};
       if (matmul.has_bias_) {
-        bias_ = dnnl::memory(matmul.bias_, matmul.engine_, const_cast<float*>(bias));
+        bias_ = dnnl::memory(matmul.bias_, matmul.engine_, nullptr);
         arguments_[4] = {DNNL_ARG_BIAS, bias_.get()};
         count_ = 5;
       }
+    }
+
+    void Set(const float* weights, const float* bias, float* scratchpad) {
+      weights_.set_data_handle(const_cast<float*>(weights));
+      scratchpad_.set_data_handle(scratchpad);
+      if (bias_) bias_.set_data_handle(const_cast<float*>(bias));
     }
 
     void Execute(const float* src, float* dst) {
@@ -114,12 +125,45 @@ class Matmul {
     int count_ = 4;
   };
 
+  // A call with its operands set but for `src` and `dst`; oneDNN's scratchpad comes from `scratch`. Give it
+  // back.
+  std::unique_ptr<Call> Take(const float* weights, const float* bias, Scratch& scratch) const {
+    std::unique_ptr<Call> call;
+    const size_t home = Home(scratch);
+    for (size_t i = 0; i < kSlots && call == nullptr; ++i) {
+      call.reset(slots_[(home + i) % kSlots].call.exchange(nullptr));
+    }
+    if (call == nullptr) call = std::make_unique<Call>(*this);
+    call->Set(weights, bias, scratch.Floats((scratchpad_.get_size() + sizeof(float) - 1) / sizeof(float)));
+    return call;
+  }
+
+  void GiveBack(std::unique_ptr<Call> call, const Scratch& scratch) const {
+    const size_t home = Home(scratch);
+    for (size_t i = 0; i < kSlots; ++i) {
+      Call* none = nullptr;
+      if (slots_[(home + i) % kSlots].call.compare_exchange_strong(none, call.get())) {
+        call.release();
+        return;
+      }
+    }
+  }
+
  private:
+  static constexpr size_t kSlots = 16;
+  struct alignas(64) Slot {
+    std::atomic<Call*> call = nullptr;
+  };
+
+  // Each worker has its own Scratch, and so starts at its own slot.
+  static size_t Home(const Scratch& scratch) { return reinterpret_cast<uintptr_t>(&scratch) / 64 % kSlots; }
+
   dnnl::engine engine_;
   bool has_bias_;
   dnnl::matmul::primitive_desc description_;
   dnnl::matmul primitive_;
   Desc src_, weights_, bias_, dst_, scratchpad_;
+  mutable std::array<Slot, kSlots> slots_;
 };
 
 // RowLinear by blocks of one size through oneDNN. The constructor throws dnnl::error.
@@ -154,8 +198,9 @@ class BlockLinear : public RowLinear {
     DINGHY_OPS_CHECK(!exact_ || rows == block_);
     if (rows == 0) return;
     const Scratch::Scope scope(scratch);
-    Matmul::Call call(matmul_, static_cast<const float*>(weights_.get_data_handle()),
-                      bias_ ? static_cast<const float*>(bias_.get_data_handle()) : nullptr, scratch);
+    std::unique_ptr<Matmul::Call> call =
+        matmul_.Take(static_cast<const float*>(weights_.get_data_handle()),
+                     bias_ ? static_cast<const float*>(bias_.get_data_handle()) : nullptr, scratch);
     float* packed_x = nullptr;
     float* packed_y = nullptr;
     for (int64_t row = 0; row < rows; row += block_) {
@@ -177,9 +222,10 @@ class BlockLinear : public RowLinear {
           std::fill(packed_y + count * out_, packed_y + block_ * out_, 0.0f);
         }
       }
-      call.Execute(copy_x ? packed_x : block_x, copy_y ? packed_y : block_y);
+      call->Execute(copy_x ? packed_x : block_x, copy_y ? packed_y : block_y);
       if (copy_y) CopyRows(packed_y, out_, count, out_, block_y, y_stride);
     }
+    matmul_.GiveBack(std::move(call), scratch);
   }
 
   std::string Choice() const override { return absl::StrCat("oneDNN ", block_); }
@@ -217,7 +263,9 @@ class OneDnnGemm : public Gemm {
   void Run(const float* a, const float* b, const float* bias, float* c, Scratch& scratch) const override {
     DINGHY_OPS_CHECK(has_bias_ == (bias != nullptr));
     const Scratch::Scope scope(scratch);
-    Matmul::Call(matmul_, b, bias, scratch).Execute(a, c);
+    std::unique_ptr<Matmul::Call> call = matmul_.Take(b, bias, scratch);
+    call->Execute(a, c);
+    matmul_.GiveBack(std::move(call), scratch);
   }
 
  private:

@@ -37,8 +37,8 @@ bool RowsAreAlike(const RowProbeOptions& options, const std::function<void(const
   const int64_t rounds = std::clamp<int64_t>((64 + out - 1) / out, 2, 32);
   const size_t result_bytes = static_cast<size_t>(out) * sizeof(float);
   Scratch memory;
-  float* x = memory.Floats(static_cast<size_t>(rows * in));
-  float* y = memory.Floats(static_cast<size_t>(rows * out));
+  float* aligned_x = memory.Floats(static_cast<size_t>(rows * in + 1));
+  float* aligned_y = memory.Floats(static_cast<size_t>(rows * out + 1));
   float* row = memory.Floats(static_cast<size_t>(in));
   float* base = memory.Floats(static_cast<size_t>(out));
   float* expected = memory.Floats(static_cast<size_t>(out));
@@ -50,6 +50,10 @@ bool RowsAreAlike(const RowProbeOptions& options, const std::function<void(const
     for (int64_t r = 0; r < rows; ++r) first_half[static_cast<size_t>(r)] = (random.Bits() & 1) != 0;
     bool seen = false;
     for (const bool half : {true, false}) {
+      // Nor may the alignment matter: one half of the positions is run off it, in turn.
+      const int64_t offset = half == (round % 2 == 0) ? 0 : 1;
+      float* x = aligned_x + offset;
+      float* y = aligned_y + offset;
       for (int64_t r = 0; r < rows; ++r) {
         if (first_half[static_cast<size_t>(r)] == half) {
           std::memcpy(x + r * in, row, static_cast<size_t>(in) * sizeof(float));

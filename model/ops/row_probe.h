@@ -15,8 +15,8 @@ struct RowProbeOptions {
 };
 
 // True if a row gives bit-equal results at every position of the block among random neighbours. `run`
-// computes one block: x [rows, in] to y [rows, out], both packed and 64-byte aligned. Every round takes two
-// runs: the row stands in a random half of the positions, then in the other half.
+// computes one block: x [rows, in] to y [rows, out], both packed, their alignment varies. Every round takes
+// two runs: the row stands in a random half of the positions, then in the other half.
 bool RowsAreAlike(const RowProbeOptions& options, const std::function<void(const float* x, float* y)>& run);
 
 }  // namespace dinghy::ops
