@@ -1,0 +1,205 @@
+#include "tests/testing/reference/random_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+
+namespace dinghy::reference {
+
+std::string RandomModel::AddTensor(const std::string& name, const std::vector<int64_t>& shape, double scale) {
+  Tensor tensor;
+  tensor.shape = shape;
+  tensor.size = 1;
+  for (const int64_t size : shape) tensor.size *= size;
+  const size_t bytes = (tensor.size * sizeof(float) + 63) / 64 * 64;
+  tensor.data.reset(static_cast<float*>(std::aligned_alloc(64, std::max<size_t>(bytes, 64))));
+  if (tensor.data == nullptr) throw std::bad_alloc();
+  std::normal_distribution<double> normal(0, scale);
+  for (int64_t i = 0; i < tensor.size; ++i) tensor.data[i] = static_cast<float>(normal(random_));
+  tensors[name] = std::move(tensor);
+  return name;
+}
+
+void RandomModel::AddSequence(const std::string& name, int max_length) {
+  v1::Sequence& sequence = *manifest.add_sequences();
+  sequence.set_name(name);
+  sequence.set_max_length(max_length);
+}
+
+void RandomModel::AddTable(const std::string& name, int rows, int dim) {
+  v1::Table& table = *manifest.add_tables();
+  table.set_name(name);
+  table.set_tensor(AddTensor(name + ".table", {rows, dim}, 1.0));
+  table.set_dim(dim);
+}
+
+v1::Feature* RandomModel::AddFeature(const std::string& name, v1::Level level) {
+  v1::Feature* feature = manifest.add_features();
+  feature->set_name(name);
+  feature->set_level(level);
+  if (const size_t dot = name.find('.'); dot != std::string::npos) {
+    feature->set_level(v1::SEQUENCE);
+    feature->set_sequence(name.substr(0, dot));
+  }
+  return feature;
+}
+
+v1::Feature* RandomModel::AddId(const std::string& name, v1::Level level, const std::string& table,
+                                v1::IdFeature::Bag bag) {
+  v1::Feature* feature = AddFeature(name, level);
+  feature->mutable_id()->set_bag(bag);
+  feature->set_table(table);
+  return feature;
+}
+
+void RandomModel::AddTimeSince(const std::string& name, const std::string& table) {
+  v1::Feature* feature = AddFeature(name, v1::SEQUENCE);
+  feature->mutable_time_since();
+  feature->set_table(table);
+}
+
+void RandomModel::AddNumeric(const std::string& name, v1::Level level) {
+  AddFeature(name, level)->mutable_numeric();
+}
+
+void RandomModel::AddVector(const std::string& name, v1::Level level, int dim) {
+  AddFeature(name, level)->mutable_vector()->set_dim(dim);
+}
+
+v1::Layer* RandomModel::AddLayer(const std::string& name, const std::vector<std::string>& inputs) {
+  v1::Layer* layer = manifest.add_layers();
+  layer->set_name(name);
+  for (const std::string& input : inputs) layer->add_inputs(input);
+  return layer;
+}
+
+void RandomModel::AddOutput(const std::string& name, const std::string& input, v1::Output::Link link) {
+  v1::Output& output = *manifest.add_outputs();
+  output.set_name(name);
+  output.set_input(input);
+  output.set_link(link);
+}
+
+v1::Dense RandomModel::MakeDense(const std::string& prefix, int in, int out, v1::Activation activation,
+                                 bool bias) {
+  v1::Dense dense;
+  dense.set_weight(AddTensor(prefix + ".weight", {out, in}, 1.0 / std::sqrt(in)));
+  dense.set_bias(bias ? AddTensor(prefix + ".bias", {out}, 0.2) : "");
+  dense.set_activation(activation);
+  return dense;
+}
+
+v1::LayerNorm RandomModel::MakeNorm(const std::string& prefix, int width) {
+  v1::LayerNorm norm;
+  norm.set_weight(AddTensor(prefix + ".weight", {width}, 1.0));
+  norm.set_bias(AddTensor(prefix + ".bias", {width}, 0.2));
+  norm.set_epsilon(1e-3f);
+  return norm;
+}
+
+v1::DinScore RandomModel::MakeDin(const std::string& prefix, const std::vector<v1::DinScore::Part>& parts,
+                                  int width, const std::vector<int>& hidden) {
+  v1::DinScore din;
+  for (const v1::DinScore::Part part : parts) din.add_parts(part);
+  int in = static_cast<int>(parts.size()) * width;
+  for (const int out : hidden) {
+    *din.add_layers() = MakeDense(absl::StrCat(prefix, ".", din.layers_size()), in, out,
+                                  din.layers_size() % 2 == 0 ? v1::SIGMOID : v1::RELU);
+    in = out;
+  }
+  *din.add_layers() = MakeDense(absl::StrCat(prefix, ".", din.layers_size()), in, 1, v1::LINEAR);
+  return din;
+}
+
+v1::SelfAttention RandomModel::MakeSelfAttention(const std::string& prefix,
+                                                 const SelfAttentionOptions& options) {
+  v1::SelfAttention out;
+  const int width = options.width;
+  for (int b = 0; b < options.blocks; ++b) {
+    const std::string name = absl::StrCat(prefix, ".", b);
+    v1::SelfAttention::Block& block = *out.add_blocks();
+    *block.mutable_attention_norm() = MakeNorm(name + ".attention_norm", width);
+    *block.mutable_query() = MakeDense(name + ".query", width, width, v1::LINEAR);
+    *block.mutable_key() = MakeDense(name + ".key", width, width, v1::LINEAR);
+    *block.mutable_value() = MakeDense(name + ".value", width, width, v1::LINEAR, /*bias=*/false);
+    *block.mutable_out() = MakeDense(name + ".out", width, width, v1::LINEAR);
+    *block.mutable_ffn_norm() = MakeNorm(name + ".ffn_norm", width);
+    *block.add_ffn() = MakeDense(name + ".ffn.0", width, width + 3, v1::RELU);
+    *block.add_ffn() = MakeDense(name + ".ffn.1", width + 3, width, v1::LINEAR);
+  }
+  out.set_heads(options.heads);
+  out.set_wiring(options.wiring);
+  out.set_causal(options.causal);
+  out.set_input_scale(1.5f);
+  if (options.positions > 0) {
+    out.mutable_positions()->set_tensor(AddTensor(prefix + ".positions", {options.positions, width}, 0.5));
+    out.mutable_positions()->set_origin(options.origin);
+  }
+  if (options.final_norm) *out.mutable_final_norm() = MakeNorm(prefix + ".final_norm", width);
+  return out;
+}
+
+FeatureBatch RandomBatch(const RandomModel& model, const BatchShape& shape, uint32_t seed) {
+  const v1::BundleManifest& manifest = model.manifest;
+  FeatureBatch batch;
+  batch.candidates = shape.candidates;
+  batch.sequence_lengths = shape.lengths;
+  batch.sequence_lengths.resize(manifest.sequences_size());
+  for (const v1::Feature& feature : manifest.features()) {
+    std::mt19937 random(seed * 1000 + static_cast<uint32_t>(batch.columns.size()));
+    std::normal_distribution<float> normal;
+    int rows = feature.level() == v1::USER ? 1 : shape.candidates;
+    for (int s = 0; s < manifest.sequences_size(); ++s) {
+      if (manifest.sequences(s).name() == feature.sequence()) rows = batch.sequence_lengths[s];
+    }
+    uint32_t table_rows = 1;
+    for (const v1::Table& table : manifest.tables()) {
+      if (table.name() == feature.table()) {
+        table_rows = static_cast<uint32_t>(model.tensors.find(table.tensor())->second.shape[0]);
+      }
+    }
+    FeatureColumn& column = batch.columns.emplace_back();
+    const bool bag =
+        feature.id().bag() == v1::IdFeature::BAG_SUM || feature.id().bag() == v1::IdFeature::BAG_MEAN;
+    if (bag) column.offsets.push_back(0);
+    const int floats = feature.has_vector() ? static_cast<int>(feature.vector().dim()) : 1;
+    for (int r = 0; r < rows; ++r) {
+      if (feature.has_numeric() || feature.has_vector()) {
+        for (int j = 0; j < floats; ++j) column.values.push_back(normal(random));
+        continue;
+      }
+      const uint32_t ids = bag ? random() % 4 : 1;
+      for (uint32_t i = 0; i < ids; ++i) column.rows.push_back(static_cast<int>(random() % table_rows));
+      if (bag) column.offsets.push_back(static_cast<int>(column.rows.size()));
+    }
+  }
+  return batch;
+}
+
+FeatureBatch PickCandidates(const v1::BundleManifest& manifest, const FeatureBatch& batch,
+                            const std::vector<int>& order) {
+  FeatureBatch out = batch;
+  out.candidates = static_cast<int>(order.size());
+  for (int f = 0; f < manifest.features_size(); ++f) {
+    if (manifest.features(f).level() != v1::CANDIDATE) continue;
+    const FeatureColumn& from = batch.columns[f];
+    FeatureColumn& to = out.columns[f] = {};
+    if (!from.offsets.empty()) to.offsets.push_back(0);
+    const size_t width = from.values.size() / std::max(1, batch.candidates);
+    for (const int c : order) {
+      const int begin = from.offsets.empty() ? c : from.offsets[c];
+      const int end = from.offsets.empty() ? c + 1 : from.offsets[c + 1];
+      if (!from.rows.empty()) {
+        to.rows.insert(to.rows.end(), from.rows.begin() + begin, from.rows.begin() + end);
+      }
+      if (!from.offsets.empty()) to.offsets.push_back(static_cast<int>(to.rows.size()));
+      to.values.insert(to.values.end(), from.values.begin() + static_cast<int64_t>(c * width),
+                       from.values.begin() + static_cast<int64_t>((c + 1) * width));
+    }
+  }
+  return out;
+}
+
+}  // namespace dinghy::reference

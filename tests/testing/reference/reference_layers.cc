@@ -1,0 +1,160 @@
+#include "tests/testing/reference/reference_layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace dinghy::reference {
+namespace {
+
+Row Plus(const Row& a, const Row& b) {
+  Row out;
+  for (size_t i = 0; i < a.size(); ++i) out.push_back(a.at(i) + b.at(i));
+  return out;
+}
+
+Matrix Plus(const Matrix& a, const Matrix& b) {
+  Matrix out;
+  for (size_t i = 0; i < a.size(); ++i) out.push_back(Plus(a.at(i), b.at(i)));
+  return out;
+}
+
+Matrix LayerNorm(const Norm& norm, const Matrix& x) {
+  Matrix out;
+  for (const Row& row : x) out.push_back(LayerNorm(norm, row));
+  return out;
+}
+
+Matrix Ffn(const std::vector<DenseLayer>& layers, const Matrix& x) {
+  Matrix out;
+  for (const Row& row : x) out.push_back(Mlp(layers, row));
+  return out;
+}
+
+Matrix MultiHead(const SelfAttentionBlock& block, const SelfAttentionOptions& options, const Matrix& query,
+                 const Matrix& memory) {
+  Matrix q, k, v, out;
+  for (const Row& row : query) q.push_back(Dense(block.query, row));
+  for (const Row& row : memory) k.push_back(Dense(block.key, row));
+  for (const Row& row : memory) v.push_back(Dense(block.value, row));
+  const size_t width = block.query.weight.size();
+  const size_t head_width = width / options.heads;
+  for (size_t i = 0; i < q.size(); ++i) {
+    Row attended(width, 0.0);
+    for (size_t head = 0; head < width; head += head_width) {
+      Row weights;
+      for (size_t j = 0; j < k.size(); ++j) {
+        double score = 0;
+        for (size_t d = head; d < head + head_width; ++d) score += q.at(i).at(d) * k.at(j).at(d);
+        score /= std::sqrt(static_cast<double>(head_width));
+        if (options.causal && j > i) score = -std::numeric_limits<double>::infinity();
+        weights.push_back(score);
+      }
+      Softmax(weights);
+      for (size_t j = 0; j < k.size(); ++j) {
+        for (size_t d = head; d < head + head_width; ++d) attended.at(d) += weights.at(j) * v.at(j).at(d);
+      }
+    }
+    out.push_back(Dense(block.out, attended));
+  }
+  return out;
+}
+
+}  // namespace
+
+double Activate(v1::Activation activation, double x) {
+  switch (activation) {
+    case v1::RELU:
+      return std::max(0.0, x);
+    case v1::SIGMOID:
+      return 1 / (1 + std::exp(-x));
+    case v1::TANH:
+      return std::tanh(x);
+    case v1::SILU:
+      return x / (1 + std::exp(-x));
+    default:
+      return x;
+  }
+}
+
+Row Dense(const DenseLayer& layer, const Row& x) {
+  Row out;
+  for (size_t n = 0; n < layer.weight.size(); ++n) {
+    double sum = layer.bias.empty() ? 0 : layer.bias.at(n);
+    for (size_t k = 0; k < layer.weight.at(n).size(); ++k) sum += layer.weight.at(n).at(k) * x.at(k);
+    out.push_back(Activate(layer.activation, sum));
+  }
+  return out;
+}
+
+Row Mlp(const std::vector<DenseLayer>& layers, Row x) {
+  for (const DenseLayer& layer : layers) x = Dense(layer, x);
+  return x;
+}
+
+Row LayerNorm(const Norm& norm, const Row& x) {
+  double mean = 0, variance = 0;
+  for (const double value : x) mean += value / static_cast<double>(x.size());
+  for (const double value : x) variance += (value - mean) * (value - mean) / static_cast<double>(x.size());
+  Row out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    out.push_back((x.at(i) - mean) / std::sqrt(variance + norm.epsilon) * norm.weight.at(i) +
+                  norm.bias.at(i));
+  }
+  return out;
+}
+
+void Softmax(Row& x) {
+  if (x.empty()) return;
+  const double largest = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (double& value : x) sum += value = std::exp(value - largest);
+  for (double& value : x) value /= sum;
+}
+
+Matrix RunSelfAttentionBlock(const SelfAttentionBlock& block, const SelfAttentionOptions& options,
+                             const Matrix& x) {
+  if (options.wiring == v1::SelfAttention::PRE_NORM) {
+    const Matrix normed = LayerNorm(block.attention_norm, x);
+    const Matrix attended = Plus(x, MultiHead(block, options, normed, normed));
+    return Plus(attended, Ffn(block.ffn, LayerNorm(block.ffn_norm, attended)));
+  }
+  if (options.wiring == v1::SelfAttention::POST_NORM) {
+    const Matrix attended = LayerNorm(block.attention_norm, Plus(x, MultiHead(block, options, x, x)));
+    return LayerNorm(block.ffn_norm, Plus(attended, Ffn(block.ffn, attended)));
+  }
+  const Matrix query = LayerNorm(block.attention_norm, x);
+  const Matrix normed = LayerNorm(block.ffn_norm, Plus(query, MultiHead(block, options, query, x)));
+  return Plus(normed, Ffn(block.ffn, normed));
+}
+
+Row AttentionWeights(const TargetAttention& attention, const Row& query, const Matrix& keys) {
+  Row weights;
+  for (const Row& key : keys) {
+    Row difference, product;
+    for (size_t i = 0; i < query.size(); ++i) {
+      difference.push_back(query.at(i) - key.at(i));
+      product.push_back(query.at(i) * key.at(i));
+    }
+    std::vector<Row> parts;
+    for (const v1::DinScore::Part part : attention.parts) {
+      parts.push_back(part == v1::DinScore::QUERY        ? query
+                      : part == v1::DinScore::KEY        ? key
+                      : part == v1::DinScore::DIFFERENCE ? difference
+                                                         : product);
+    }
+    weights.push_back(Mlp(attention.layers, Concat(parts)).at(0) * attention.scale);
+  }
+  if (attention.softmax) Softmax(weights);
+  return weights;
+}
+
+Row WeightedSum(const Row& weights, const Matrix& values, int width) {
+  Row out(width, 0.0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (int j = 0; j < width; ++j) out.at(j) += weights.at(i) * values.at(i).at(j);
+  }
+  return out;
+}
+
+}  // namespace dinghy::reference

@@ -1,0 +1,274 @@
+#include "tests/testing/reference/reference_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "google/protobuf/repeated_ptr_field.h"
+#include "tests/testing/reference/reference_layers.h"
+
+namespace dinghy::reference {
+namespace {
+
+using Names = google::protobuf::RepeatedPtrField<std::string>;
+
+// A value's rows, and whether all other rows may share its only one.
+struct LevelRows {
+  Matrix rows;
+  bool user = false;
+  int width = 0;
+};
+
+class Interpreter {
+ public:
+  Interpreter(const v1::BundleManifest& manifest, const TensorMap& tensors, const FeatureBatch& batch)
+      : manifest_(manifest), tensors_(tensors), batch_(batch) {}
+
+  ReferenceResult Run() {
+    for (int f = 0; f < manifest_.features_size(); ++f) {
+      Keep(manifest_.features(f).name(), ReadFeature(manifest_.features(f), batch_.columns.at(f)));
+    }
+    for (const v1::Layer& layer : manifest_.layers()) Keep(layer.name(), RunLayer(layer));
+    for (const v1::Output& output : manifest_.outputs()) {
+      const LevelRows& value = values_.at(output.input());
+      Row scores;
+      for (int c = 0; c < batch_.candidates; ++c) {
+        scores.push_back(Activate(output.link() == v1::Output::SIGMOID ? v1::SIGMOID : v1::LINEAR,
+                                  value.rows.at(value.user ? 0 : c).at(0)));
+      }
+      result_.scores.push_back(scores);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void Keep(const std::string& name, LevelRows value) {
+    result_.values[name] = value.rows;
+    values_[name] = std::move(value);
+  }
+
+  Row ReadRow(const std::string& tensor, int64_t row) const {
+    const Tensor& t = tensors_.find(tensor)->second;
+    const int64_t width = t.shape.back();
+    return Row(t.data.get() + row * width, t.data.get() + (row + 1) * width);
+  }
+  Matrix ReadMatrix(const std::string& tensor) const {
+    Matrix out;
+    for (int64_t r = 0; r < tensors_.find(tensor)->second.shape.at(0); ++r) out.push_back(ReadRow(tensor, r));
+    return out;
+  }
+  DenseLayer ReadDense(const v1::Dense& dense) const {
+    return {.weight = ReadMatrix(dense.weight()),
+            .bias = dense.bias().empty() ? Row() : ReadRow(dense.bias(), 0),
+            .activation = dense.activation()};
+  }
+  template <class Denses>
+  std::vector<DenseLayer> ReadDenses(const Denses& denses) const {
+    std::vector<DenseLayer> out;
+    for (const v1::Dense& dense : denses) out.push_back(ReadDense(dense));
+    return out;
+  }
+  Norm ReadNorm(const v1::LayerNorm& norm) const {
+    return {.weight = ReadRow(norm.weight(), 0), .bias = ReadRow(norm.bias(), 0), .epsilon = norm.epsilon()};
+  }
+
+  LevelRows ReadFeature(const v1::Feature& feature, const FeatureColumn& column) const {
+    LevelRows out;
+    out.user = feature.level() == v1::USER;
+    int64_t rows = out.user ? 1 : batch_.candidates;
+    for (int s = 0; s < manifest_.sequences_size(); ++s) {
+      if (feature.sequence() == manifest_.sequences(s).name()) rows = batch_.sequence_lengths.at(s);
+    }
+    std::string tensor;
+    for (const v1::Table& table : manifest_.tables()) {
+      if (table.name() == feature.table()) {
+        tensor = table.tensor();
+        out.width = static_cast<int>(table.dim());
+      }
+    }
+    if (feature.has_numeric()) out.width = 1;
+    if (feature.has_vector()) out.width = static_cast<int>(feature.vector().dim());
+    for (int64_t r = 0; r < rows; ++r) {
+      if (feature.has_numeric() || feature.has_vector()) {
+        Row row;
+        for (int j = 0; j < out.width; ++j) row.push_back(column.values.at(r * out.width + j));
+        out.rows.push_back(row);
+      } else if (feature.id().bag() == v1::IdFeature::BAG_SUM ||
+                 feature.id().bag() == v1::IdFeature::BAG_MEAN) {
+        Row row(out.width, 0.0);
+        const int begin = column.offsets.at(r), end = column.offsets.at(r + 1);
+        for (int i = begin; i < end; ++i) {
+          const Row one = ReadRow(tensor, column.rows.at(i));
+          const double divisor = feature.id().bag() == v1::IdFeature::BAG_MEAN ? end - begin : 1;
+          for (int j = 0; j < out.width; ++j) row.at(j) += one.at(j) / divisor;
+        }
+        out.rows.push_back(row);
+      } else {
+        out.rows.push_back(ReadRow(tensor, column.rows.at(r)));
+      }
+    }
+    return out;
+  }
+
+  LevelRows Concatenate(const Names& names) const {
+    LevelRows out;
+    out.user = true;
+    size_t rows = 1;
+    for (const std::string& name : names) {
+      const LevelRows& value = values_.at(name);
+      out.width += value.width;
+      if (value.user) continue;
+      out.user = false;
+      rows = value.rows.size();
+    }
+    for (size_t r = 0; r < rows; ++r) {
+      std::vector<Row> parts;
+      for (const std::string& name : names) {
+        const LevelRows& value = values_.at(name);
+        parts.push_back(value.rows.at(value.user ? 0 : r));
+      }
+      out.rows.push_back(Concat(parts));
+    }
+    return out;
+  }
+
+  // f(row) over all rows.
+  template <class F>
+  static LevelRows ForEachRow(const LevelRows& x, int width, F f) {
+    LevelRows out{.rows = {}, .user = x.user, .width = width};
+    for (const Row& row : x.rows) out.rows.push_back(f(row));
+    return out;
+  }
+
+  LevelRows RunLayer(const v1::Layer& layer) {
+    const LevelRows x = layer.inputs().empty() ? LevelRows{} : Concatenate(layer.inputs());
+    switch (layer.kind_case()) {
+      case v1::Layer::kDense: {
+        const DenseLayer dense = ReadDense(layer.dense());
+        return ForEachRow(x, static_cast<int>(dense.weight.size()),
+                          [&](const Row& r) { return Dense(dense, r); });
+      }
+      case v1::Layer::kMlp: {
+        const std::vector<DenseLayer> layers = ReadDenses(layer.mlp().layers());
+        return ForEachRow(x, static_cast<int>(layers.back().weight.size()),
+                          [&](const Row& r) { return Mlp(layers, r); });
+      }
+      case v1::Layer::kLayerNorm: {
+        const Norm norm = ReadNorm(layer.layer_norm());
+        return ForEachRow(x, x.width, [&](const Row& r) { return LayerNorm(norm, r); });
+      }
+      case v1::Layer::kActivation:
+        return ForEachRow(x, x.width, [&](Row r) {
+          for (double& value : r) value = Activate(layer.activation().function(), value);
+          return r;
+        });
+      case v1::Layer::kAdd:
+        return Elementwise(layer.add().terms(), [](double a, double b) { return a + b; });
+      case v1::Layer::kMultiply:
+        return Elementwise(layer.multiply().terms(), [](double a, double b) { return a * b; });
+      case v1::Layer::kPooling:
+        return RunPooling(layer.pooling(), x);
+      case v1::Layer::kSelfAttention:
+        return RunSelfAttention(layer.self_attention(), x);
+      default:
+        return RunTargetAttention(layer);
+    }
+  }
+
+  template <class Terms, class F>
+  LevelRows Elementwise(const Terms& terms, F f) const {
+    LevelRows out;
+    std::vector<LevelRows> inputs;
+    size_t rows = 1;
+    out.user = true;
+    for (const v1::InputList& term : terms) {
+      inputs.push_back(Concatenate(term.inputs()));
+      if (inputs.back().user) continue;
+      out.user = false;
+      rows = inputs.back().rows.size();
+    }
+    out.width = inputs.at(0).width;
+    for (size_t r = 0; r < rows; ++r) {
+      Row row = inputs.at(0).rows.at(inputs.at(0).user ? 0 : r);
+      for (size_t t = 1; t < inputs.size(); ++t) {
+        const Row& other = inputs.at(t).rows.at(inputs.at(t).user ? 0 : r);
+        for (size_t j = 0; j < row.size(); ++j) row.at(j) = f(row.at(j), other.at(j));
+      }
+      out.rows.push_back(row);
+    }
+    return out;
+  }
+
+  static LevelRows RunPooling(const v1::Pooling& pooling, const LevelRows& x) {
+    const double n = static_cast<double>(x.rows.size());
+    Row weights(x.rows.size(), pooling.method() == v1::Pooling::SUM ? 1.0 : 1.0 / n);
+    if (pooling.method() == v1::Pooling::LAST && !x.rows.empty()) {
+      std::fill(weights.begin(), weights.end(), 0.0);
+      weights.back() = 1;
+    }
+    return {.rows = {WeightedSum(weights, x.rows, x.width)}, .user = true, .width = x.width};
+  }
+
+  LevelRows RunSelfAttention(const v1::SelfAttention& attention, LevelRows x) const {
+    for (size_t i = 0; i < x.rows.size(); ++i) {
+      for (double& value : x.rows.at(i)) value *= attention.input_scale();
+      if (!attention.has_positions()) continue;
+      const bool oldest = attention.positions().origin() == v1::LearnedPositions::FROM_OLDEST;
+      const Row position =
+          ReadRow(attention.positions().tensor(), static_cast<int64_t>(oldest ? i : x.rows.size() - 1 - i));
+      for (size_t j = 0; j < position.size(); ++j) x.rows.at(i).at(j) += position.at(j);
+    }
+    for (const v1::SelfAttention::Block& block : attention.blocks()) {
+      const SelfAttentionBlock weights{.attention_norm = ReadNorm(block.attention_norm()),
+                                       .query = ReadDense(block.query()),
+                                       .key = ReadDense(block.key()),
+                                       .value = ReadDense(block.value()),
+                                       .out = ReadDense(block.out()),
+                                       .ffn_norm = ReadNorm(block.ffn_norm()),
+                                       .ffn = ReadDenses(block.ffn())};
+      x.rows = RunSelfAttentionBlock(weights,
+                                     {.heads = static_cast<int>(attention.heads()),
+                                      .causal = attention.causal(),
+                                      .wiring = attention.wiring()},
+                                     x.rows);
+    }
+    if (attention.has_final_norm()) {
+      const Norm norm = ReadNorm(attention.final_norm());
+      for (Row& row : x.rows) row = LayerNorm(norm, row);
+    }
+    return x;
+  }
+
+  LevelRows RunTargetAttention(const v1::Layer& layer) {
+    const v1::TargetAttention& message = layer.target_attention();
+    TargetAttention attention;
+    for (const int part : message.din().parts()) {
+      attention.parts.push_back(static_cast<v1::DinScore::Part>(part));
+    }
+    attention.layers = ReadDenses(message.din().layers());
+    attention.softmax = message.normalization() == v1::TargetAttention::SOFTMAX;
+    attention.scale = message.scale();
+    const LevelRows queries = Concatenate(message.query());
+    const LevelRows keys = Concatenate(message.keys());
+    const LevelRows values = Concatenate(message.values());
+    return ForEachRow(queries, values.width, [&](const Row& query) {
+      const Row weights = AttentionWeights(attention, query, keys.rows);
+      result_.attention[layer.name()].push_back(weights);
+      return WeightedSum(weights, values.rows, values.width);
+    });
+  }
+
+  const v1::BundleManifest& manifest_;
+  const TensorMap& tensors_;
+  const FeatureBatch& batch_;
+  std::map<std::string, LevelRows> values_;
+  ReferenceResult result_;
+};
+
+}  // namespace
+
+ReferenceResult RunReferenceModel(const v1::BundleManifest& manifest, const TensorMap& tensors,
+                                  const FeatureBatch& batch) {
+  return Interpreter(manifest, tensors, batch).Run();
+}
+
+}  // namespace dinghy::reference
