@@ -15,25 +15,6 @@
 namespace dinghy {
 namespace {
 
-// The rows of each table, by index in manifest.tables().
-absl::StatusOr<std::vector<int64_t>> TableRows(const Bundle& bundle) {
-  std::vector<int64_t> rows;
-  for (const v1::Table& table : bundle.manifest.tables()) {
-    const std::string label = absl::StrCat("table \"", table.name(), "\": tensor \"", table.tensor(), "\"");
-    const auto found = bundle.tensors.find(table.tensor());
-    if (found == bundle.tensors.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(label, " is in no safetensors file of the bundle"));
-    }
-    const std::vector<int64_t>& shape = found->second.shape;
-    if (shape.size() != 2 || shape[1] != int64_t{table.dim()}) {
-      return absl::InvalidArgumentError(absl::StrCat(label, ": expected shape [rows, ", table.dim(),
-                                                     "], got [", absl::StrJoin(shape, ", "), "]"));
-    }
-    rows.push_back(shape[0]);
-  }
-  return rows;
-}
-
 // Scores golden requests one after another and compares.
 class GoldenCheck {
  public:
@@ -127,6 +108,24 @@ class GoldenCheck {
 };
 
 }  // namespace
+
+absl::StatusOr<std::vector<int64_t>> TableRows(const Bundle& bundle) {
+  std::vector<int64_t> rows;
+  for (const v1::Table& table : bundle.manifest.tables()) {
+    const std::string label = absl::StrCat("table \"", table.name(), "\": tensor \"", table.tensor(), "\"");
+    const auto found = bundle.tensors.find(table.tensor());
+    if (found == bundle.tensors.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(label, " is in no safetensors file of the bundle"));
+    }
+    const std::vector<int64_t>& shape = found->second.shape;
+    if (shape.size() != 2 || shape[1] != int64_t{table.dim()}) {
+      return absl::InvalidArgumentError(absl::StrCat(label, ": expected shape [rows, ", table.dim(),
+                                                     "], got [", absl::StrJoin(shape, ", "), "]"));
+    }
+    rows.push_back(shape[0]);
+  }
+  return rows;
+}
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& directory,
                                                        const EncoderOptions& options) {

@@ -6,8 +6,10 @@
 #ifndef DINGHY_MODEL_LOADED_MODEL_H_
 #define DINGHY_MODEL_LOADED_MODEL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "features/encoder.h"
@@ -28,6 +30,10 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   GoldenResult golden;
 };
+
+// The rows of each table, by index in manifest.tables(). INVALID_ARGUMENT where a table's tensor is missing
+// or is not [rows, dim].
+absl::StatusOr<std::vector<int64_t>> TableRows(const Bundle& bundle);
 
 // Opens the bundle, builds encoder and model, and scores the golden requests: FAILED_PRECONDITION naming the
 // request, output and candidate where one differs by more than its tolerance, or where there is no golden

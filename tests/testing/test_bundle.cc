@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "features/encoder.h"
 #include "model/bundle.h"
+#include "model/loaded_model.h"
 #include "model/model.h"
 #include "model/ops/cpu.h"
 #include "model/sha256.h"
@@ -375,12 +376,10 @@ absl::StatusOr<std::string> MakeGoldens(const std::string& folder,
   absl::StatusOr<std::unique_ptr<Bundle>> bundle = OpenBundle(folder);
   if (!bundle.ok()) return bundle.status();
   const v1::BundleManifest& manifest = (*bundle)->manifest;
-  std::vector<int64_t> table_rows;
-  for (const v1::Table& table : manifest.tables()) {
-    table_rows.push_back((*bundle)->tensors.at(table.tensor()).shape.at(0));
-  }
+  absl::StatusOr<std::vector<int64_t>> table_rows = TableRows(**bundle);
+  if (!table_rows.ok()) return table_rows.status();
   absl::StatusOr<std::unique_ptr<RequestEncoder>> encoder =
-      RequestEncoder::Create(manifest, folder, table_rows, {});
+      RequestEncoder::Create(manifest, folder, *table_rows, {});
   if (!encoder.ok()) return encoder.status();
   ops::PrepareThread();
   absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(manifest, (*bundle)->tensors);
