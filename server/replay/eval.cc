@@ -157,18 +157,18 @@ absl::StatusOr<EvalReport> Evaluate(absl::Span<const v1::ScoreLog> logs) {
 }
 
 std::string ToText(const EvalReport& report) {
-  TextTable quality({"output", "source", "AUC", "gAUC", "logloss", "mean score", "CTR"}, 2);
+  TextTable quality({"output", "source", "AUC", "gAUC", "logloss", "mean score", "mean label"}, 2);
   TextTable counts(
-      {"output", "source", "requests", "candidates", "labelled", "clicked", "users", "one-class users"}, 2);
+      {"output", "source", "requests", "candidates", "labelled", "positive", "users", "one-class users"}, 2);
   TextTable differences(
       {"output", "source", "compared", "max |difference|", "mean |difference|", "AUC difference"}, 2);
   std::map<std::string, std::optional<double>> served_auc;
   bool any_difference = false;
   for (const SeriesReport& row : report.series) {
-    std::optional<double> ctr;
-    if (row.labelled > 0) ctr = static_cast<double>(row.positives) / static_cast<double>(row.labelled);
+    std::optional<double> mean_label;
+    if (row.labelled > 0) mean_label = static_cast<double>(row.positives) / static_cast<double>(row.labelled);
     quality.AddRow({row.output, row.source, Number(row.auc), Number(row.gauc), Number(row.logloss),
-                    Number(row.mean_score), Number(ctr)});
+                    Number(row.mean_score), Number(mean_label)});
     counts.AddRow({row.output, row.source, absl::StrCat(row.requests), absl::StrCat(row.candidates),
                    absl::StrCat(row.labelled), absl::StrCat(row.positives), absl::StrCat(row.users),
                    absl::StrCat(row.skipped_users)});

@@ -123,6 +123,7 @@ class Comparison {
     }
     const auto& asked = log.request().outputs();
     for (const v1::OutputScores& expected : log.references()) {
+      if (expected.source() == kLogged && log.outputs_size() > 0) continue;  // of an earlier replay
       if (!asked.empty() && std::find(asked.begin(), asked.end(), expected.output()) == asked.end()) continue;
       count(expected.source(), false);
       compare(expected, expected.source(), false);

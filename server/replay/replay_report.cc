@@ -56,7 +56,7 @@ std::string ToText(const ReplayReport& report, const ReplayOptions& options) {
     if (!row.first.has_value() || !row.checked) continue;
     const Difference& first = *row.first;
     absl::StrAppendFormat(&text,
-                          "first bad score: log %d (request \"%s\"), output \"%s\", candidate %d: "
+                          "first bad score: log %d (request \"%s\"), output \"%s\", candidate %d:\n  "
                           "expected %.9g (%s), got %.9g\n",
                           first.log, first.request_id, first.output, first.candidate, first.expected,
                           first.source, first.got);
