@@ -112,7 +112,12 @@ def id_feature(
     missing_id=None,
 ):
     """An id feature. `missing_id` None: a request without it is refused."""
-    kind = {"type": type, "bag": bag, **vocabulary, "padRow": pad_row, "oovRow": oov_row, "unknown": unknown}
+    kind = {"type": type, "bag": bag, **vocabulary}
+    if pad_row is not None:
+        kind["padRow"] = pad_row
+    if oov_row is not None:
+        kind["oovRow"] = oov_row
+    kind["unknown"] = unknown
     if type == "INT64":
         kind["negative"] = negative
     feature = _feature(name, level, source, {"id": kind})
@@ -197,7 +202,8 @@ class Encoded:
 @dataclass
 class Batch:
     """Requests side by side: USER [requests, 1, ...], SEQUENCE [requests, behaviors, ...], CANDIDATE
-    [requests, candidates, ...]. Rows beyond a request's own are padding (row 0, or -1 in bags), at the end."""
+    [requests, candidates, ...]. Rows beyond a request's own are padding (row 0, or -1 in bags), at the end; there is
+    at least one row, so that a module need not know tensors without."""
 
     values: dict  # feature name -> tensor
     lengths: dict  # sequence -> int64 tensor [requests]
@@ -247,7 +253,10 @@ class FeatureEncoder:
             else:
                 sequence = feature["sequence"]
                 if "timeSince" in feature:
-                    values[name] = _time_rows(feature["timeSince"], int(request["requestTimeMs"]), times[sequence])
+                    if len(times[sequence]) != lengths[sequence]:
+                        raise RequestError(f'sequence "{sequence}": feature "{name}" needs eventTimeMs')
+                    ages = [max(0, int(request["requestTimeMs"]) - time) for time in times[sequence]]
+                    values[name] = self._encode_ages(feature["timeSince"], ages)
                     continue
                 rows = columns[sequence].get(self._field(feature))
                 items = columns[sequence].get(self.item_feature, [])
@@ -320,6 +329,11 @@ class FeatureEncoder:
             result[row, : len(bag)] = bag
         return result
 
+    @staticmethod
+    def _encode_ages(kind, ages):
+        boundaries = [int(boundary) for boundary in kind["boundariesMs"]]
+        return np.array([kind["firstRow"] + bisect.bisect_right(boundaries, age) for age in ages], dtype=np.int64)
+
     def _row(self, feature, value):
         key = (feature["name"], value)
         row = self._rows.get(key)
@@ -349,12 +363,6 @@ class FeatureEncoder:
         return feature["id"]["oovRow" if policy == "OOV_ROW" else "padRow"]
 
 
-def _time_rows(kind, request_time_ms, times):
-    boundaries = [int(boundary) for boundary in kind["boundariesMs"]]
-    ages = [max(0, request_time_ms - time) for time in times]
-    return np.array([kind["firstRow"] + bisect.bisect_right(boundaries, age) for age in ages], dtype=np.int64)
-
-
 def _pad_to(bags, size):
     return np.pad(bags, ((0, 0), (0, size - bags.shape[1])), constant_values=-1)
 
@@ -364,7 +372,7 @@ def collate(encoded) -> Batch:
     values = {}
     for name, first in encoded[0].values.items():
         arrays = [request.values[name] for request in encoded]
-        shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(first.ndim))
+        shape = tuple(max([1] + [array.shape[axis] for array in arrays]) for axis in range(first.ndim))
         bag = first.dtype == np.int64 and first.ndim == 2
         stacked = np.full((len(arrays),) + shape, -1 if bag else 0, dtype=first.dtype)
         for index, array in enumerate(arrays):

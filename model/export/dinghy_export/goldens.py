@@ -1,0 +1,145 @@
+"""Golden requests: requests with everything inline and the scores that the PyTorch module gave them.
+
+They travel in the bundle, and the server scores them when it loads it. Beside the requests given, they cover an empty
+history, one behavior, a full history and one that is cut, an item outside the vocabulary, an item that is in no catalog
+and brings its own features, and many candidates.
+"""
+
+import copy
+
+import torch
+
+from dinghy_export.features import collate, column_rows
+from dinghy_export.manifest import encoder_of
+
+TOLERANCE = 1e-5
+MANY_CANDIDATES = 150
+UNKNOWN_INTEGER = 987654321987
+UNKNOWN_TEXT = "an item that nobody knows"
+
+
+def golden_requests(model, requests, catalog=None) -> list:
+    """ScoreLogs of `requests` (ScoreRequest dicts, sequences inline; the first needs at least two candidates and two
+    behaviors in each sequence) and of requests derived from the first."""
+    spec = model.spec
+    encoder = encoder_of(spec, catalog)
+    base = requests[0]
+    derived = {
+        "empty history": _with_behaviors(base, lambda sequence: 0),
+        "one behavior": _with_behaviors(base, lambda sequence: 1),
+        "full history": _with_behaviors(base, lambda sequence: sequence.max_length, spec),
+        "history to be cut": _with_behaviors(base, lambda sequence: sequence.max_length + 7, spec),
+        "unknown items": _with_unknown_items(spec, base, encoder),
+        "many candidates": _with_candidates(base, MANY_CANDIDATES),
+    }
+    inline = _with_inline_features(spec, base, catalog)
+    if inline is not None:
+        derived["new item with its own features"] = inline
+    named = [(f"request {index}", request) for index, request in enumerate(requests)] + list(derived.items())
+    return [_golden(model, encoder, name, request) for name, request in named]
+
+
+def scores_of(model, encoder, request) -> dict:
+    """Probabilities by output, float32 [candidates], of one request scored alone in eval mode."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        scores = model.probabilities(collate([encoder.encode(request)]))
+    model.train(training)
+    return {output: values[0].numpy() for output, values in scores.items()}
+
+
+def _golden(model, encoder, name, request):
+    read = {sequence.name for sequence in model.read_sequences()}
+    request = dict(copy.deepcopy(request), requestId=name, model=model.spec.name)
+    request["sequences"] = [data for data in request.get("sequences", []) if data["sequence"] in read]
+    scores = scores_of(model, encoder, request)
+    return {
+        "request": request,
+        "outputs": [{"output": output, "scores": list(values)} for output, values in scores.items()],
+        "tolerance": TOLERANCE,
+    }
+
+
+def _with_behaviors(request, count_of, spec=None):
+    """The request with its sequences repeated or cut to a number of behaviors; `spec` None: the same for all."""
+    request = copy.deepcopy(request)
+    by_name = {sequence.name: sequence for sequence in spec.sequences} if spec else {}
+    for data in request["sequences"]:
+        count = count_of(by_name.get(data["sequence"]))
+        rows = len(data["eventTimeMs"]) if "eventTimeMs" in data else len(column_rows(data["columns"][0])[1])
+        # The newest behaviors, preceded by copies of all, as many as needed.
+        picks = [row % rows for row in range(-count, 0)]
+        if "eventTimeMs" in data:
+            times = [int(data["eventTimeMs"][row]) for row in picks]
+            for row in range(count - 2, -1, -1):
+                times[row] = min(times[row], times[row + 1])
+            data["eventTimeMs"] = times
+        data["columns"] = [_pick(column, picks) for column in data["columns"]]
+    return request
+
+
+def _with_candidates(request, count):
+    request = copy.deepcopy(request)
+    rows = len(column_rows(request["candidates"][0])[1])
+    picks = [row % rows for row in range(count)]
+    request["candidates"] = [_pick(column, picks) for column in request["candidates"]]
+    return request
+
+
+def _with_unknown_items(spec, request, encoder):
+    """Unknown ids as a candidate and, where there is one, as the newest behavior. Where the features of the model let
+    no unknown item in, the request stays as it is."""
+    changed = copy.deepcopy(request)
+    columns = [column for column in changed["candidates"] if column["feature"] == spec.item_feature]
+    unknown = [UNKNOWN_INTEGER, -5] if "ints" in columns[0] else [UNKNOWN_TEXT, UNKNOWN_TEXT]
+    _replace(columns[0], 0, unknown[0])
+    _replace(columns[0], 1, unknown[1])
+    for data in changed["sequences"]:
+        for column in data["columns"]:
+            if column["feature"] == spec.item_feature:
+                _replace(column, -1, unknown[0])
+    try:
+        encoder.encode(changed)
+    except ValueError:
+        return copy.deepcopy(request)
+    return changed
+
+
+def _with_inline_features(spec, request, catalog):
+    """A new item among the candidates with the catalog features of its neighbour, all inline; None without catalog."""
+    names = [feature.name for feature in spec.candidate if feature.source == "CATALOG"]
+    item_feature = spec.candidate_feature(spec.item_feature)
+    if catalog is None or not names or item_feature.unknown == "REFUSE":
+        return None
+    columns = {column["feature"]: column for column in catalog["columns"]}
+    place = {item: row for row, item in enumerate(column_rows(columns[spec.item_feature])[1])}
+    request = copy.deepcopy(request)
+    items = next(column for column in request["candidates"] if column["feature"] == spec.item_feature)
+    ids = column_rows(items)[1]
+    if any(item not in place for item in ids):
+        return None
+    request["candidates"] = [column for column in request["candidates"] if column["feature"] not in names]
+    request["candidates"] += [_pick(columns[name], [place[item] for item in ids]) for name in names]
+    _replace(items, 0, UNKNOWN_INTEGER if "ints" in items else UNKNOWN_TEXT)
+    return request
+
+
+def _pick(column, picks):
+    """The column with these rows."""
+    kind, rows = column_rows(column)
+    rows = [rows[row] for row in picks]
+    picked = {"feature": column["feature"]}
+    if column.get("lengths") is not None and len(column["lengths"]):
+        picked[kind] = {"values": [value for row in rows for value in row]}
+        picked["lengths"] = [len(row) for row in rows]
+    else:
+        picked[kind] = {"values": rows}
+    return picked
+
+
+def _replace(column, row, value):
+    kind = "ints" if "ints" in column else "strings"
+    values = list(column[kind]["values"])
+    values[row] = value
+    column[kind] = {"values": values}

@@ -1,0 +1,329 @@
+"""The simulated shop: trains the reference model and its ablations, compares them, and writes the demo.
+
+    python3 -m dinghy_export.shop --out deploy/demo
+
+trains all five variants (a few minutes each on one thread), prints their AUC on later pages than the training's next to
+the best AUC possible, and writes the bundle of `din_sasrec`, the events, and a log of requests with labels.
+"""
+
+import argparse
+import bisect
+import dataclasses
+import datetime
+import json
+import os
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dinghy_export import features
+from dinghy_export.bundle import plain, write_bundle, write_lines
+from dinghy_export.goldens import golden_requests, scores_of
+from dinghy_export.manifest import encoder_of, manifest_of, provenance, tensors_of
+from dinghy_export.models import VARIANTS, IdFeature, ModelSpec, NumericFeature, ReferenceModel, SequenceSpec, Table
+from dinghy_export.models import TimeSince
+from dinghy_export.shop_simulator import CITIES, FIRST_CATEGORY, FIRST_ITEM, Shop
+from dinghy_export.training import auc, bootstrap_auc_difference
+
+MODEL = "shop"
+OUTPUTS = ("click", "purchase")
+PRICE_BANDS = 10
+CITY_BUCKETS = 128
+CLICKS, PURCHASES = 30, 10
+FIRST_TRAIN_PAGE, FIRST_TEST_PAGE = 8, 30  # before these pages histories are short, and from these on is the test
+OOV_SHARE = 0.01  # of item ids while training, so that the row of unknown items is trained
+GOLDEN_USERS = (3, 14, 15)
+DEMO_USERS, DEMO_PAGES, EXAMPLE = 120, (30, 32, 34), (0, 35)  # those in the demo's log; and one (user, page)
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+AGES = (MINUTE, 5 * MINUTE, 20 * MINUTE, HOUR, 3 * HOUR, 8 * HOUR, DAY, 2 * DAY, 4 * DAY, 7 * DAY, 14 * DAY)
+
+
+def catalog_of(shop):
+    """The item catalog: category and price band, the tenth of all prices it lies in."""
+    bounds = np.quantile(shop.price, np.arange(1, PRICE_BANDS) / PRICE_BANDS)
+    items = np.arange(len(shop.category)) + FIRST_ITEM
+    return {
+        "columns": [
+            features.ints("item", items.tolist()),
+            features.ints("category", (shop.category + FIRST_CATEGORY).tolist()),
+            features.ints("price_band", (np.searchsorted(bounds, shop.price, side="right") + 2).tolist()),
+        ]
+    }
+
+
+def spec_of(shop, variant="din_sasrec"):
+    items, categories = len(shop.category) + FIRST_ITEM, shop.options.categories + FIRST_CATEGORY
+    city = features.murmur3(seed=17, buckets=CITY_BUCKETS, first_row=2, examples=["Porto", "Umea", "Kraków"])
+    rows = {"pad_row": 0, "oov_row": 1}
+    ages = TimeSince("behavior_age", AGES)
+    return ModelSpec(
+        name=MODEL,
+        variant=variant,
+        tables={
+            "item": Table(items, 16, zero_row=0),
+            "category": Table(categories, 16, zero_row=0),
+            "price_band": Table(PRICE_BANDS + 2, 4, zero_row=0),
+            "city": Table(CITY_BUCKETS + 2, 4, zero_row=0),
+            "behavior_age": Table(len(AGES) + 1, 16),
+        },
+        user=(
+            NumericFeature("age", mean=40.0, stddev=14.0, missing=40.0),
+            IdFeature("city", "city", city, type="STRING", missing_id="OOV_ROW", **rows),
+        ),
+        candidate=(
+            IdFeature("item", "item", features.identity(items), **rows),
+            IdFeature(
+                "category", "category", features.identity(categories), source="CATALOG", missing_id="OOV_ROW", **rows
+            ),
+            IdFeature(
+                "price_band",
+                "price_band",
+                features.identity(PRICE_BANDS + 2),
+                source="CATALOG",
+                missing_id="OOV_ROW",
+                **rows,
+            ),
+        ),
+        sequences=(
+            SequenceSpec("clicks", ("click",), CLICKS, ("item", "category"), time_since=ages),
+            SequenceSpec("purchases", ("purchase",), PURCHASES, ("item", "category"), time_since=ages),
+        ),
+        outputs=OUTPUTS,
+        attention_hidden=(24, 12),
+        attention_activation="RELU",
+        attention_normalization="SOFTMAX",
+        input_scale=4.0,
+        tower_hidden=(64, 32),
+        dropout=0.0,
+    )
+
+
+def model_of(shop, variant, seed):
+    """An untrained model whose self-attention blocks start as the identity and whose positions differ: the order is
+    learned in a fraction of the steps that way."""
+    torch.manual_seed(seed)
+    model = ReferenceModel(spec_of(shop, variant))
+    for node in model.nodes:
+        if node.kind == "self_attention":
+            torch.nn.init.normal_(node.module.positions, std=0.5)
+            for block in node.module.blocks:
+                torch.nn.init.zeros_(block.out.weight)
+                torch.nn.init.zeros_(block.ffn[-1].weight)
+    return model
+
+
+class ShopRequests:
+    """Requests of a simulated shop, by user and page."""
+
+    def __init__(self, shop):
+        self.shop = shop
+        self._times, self._items = {}, {}
+        for action in ("click", "purchase"):
+            of_action = [[event for event in events if event.action == action] for events in shop.events]
+            self._times[action] = [[event.time_ms for event in events] for events in of_action]
+            self._items[action] = [[event.item for event in events] for events in of_action]
+
+    def request(self, user, page, inline=True):
+        """A ScoreRequest; `inline` False leaves the histories to the store."""
+        shop = self.shop
+        now = int(shop.time_ms[user, page])
+        request = {
+            "requestId": f"u{user}-{page}",
+            "model": MODEL,
+            "userId": f"u{user}",
+            "requestTimeMs": now,
+            "user": [
+                features.floats("age", [float(shop.age[user])]),
+                features.strings("city", [CITIES[shop.city[user]]]),
+            ],
+            "candidates": [features.ints("item", shop.items[user, page].tolist())],
+        }
+        if inline:
+            request["sequences"] = [
+                self._history("clicks", "click", CLICKS, user, now),
+                self._history("purchases", "purchase", PURCHASES, user, now),
+            ]
+        return request
+
+    def _history(self, sequence, action, limit, user, now):
+        end = bisect.bisect_left(self._times[action][user], now)
+        kept = slice(max(0, end - limit), end)
+        return {
+            "sequence": sequence,
+            "eventTimeMs": self._times[action][user][kept],
+            "columns": [features.ints("item", self._items[action][user][kept])],
+        }
+
+    def labels(self, user, page):
+        return {"click": self.shop.clicked[user, page], "purchase": self.shop.purchased[user, page]}
+
+    def truth(self, user, page):
+        return {
+            "click": self.shop.click_probability[user, page],
+            "purchase": self.shop.purchase_probability[user, page],
+        }
+
+
+def batches_of(shop, requests, encoder, pages, size):
+    """(Batch, labels by output) pairs of all users' `pages`, each user's requests together."""
+    order = [(user, page) for user in range(shop.options.users) for page in pages]
+    batches = []
+    for begin in range(0, len(order), size):
+        chunk = order[begin : begin + size]
+        batch = features.collate([encoder.encode(requests.request(*key)) for key in chunk])
+        users, chunk_pages = zip(*chunk)
+        labels = {
+            "click": torch.from_numpy(shop.clicked[users, chunk_pages].astype(np.float32)),
+            "purchase": torch.from_numpy(shop.purchased[users, chunk_pages].astype(np.float32)),
+        }
+        batches.append((batch, labels))
+    return batches
+
+
+def train(model, batches, epochs, seed, learning_rate=2e-3):
+    """Trains on (Batch, labels) pairs in a random order; the learning rate rises for a tenth and falls to zero."""
+    random = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning_rate, total_steps=epochs * len(batches), pct_start=0.1
+    )
+    model.train()
+    for epoch in range(epochs):
+        begin, total = time.monotonic(), 0.0
+        for index in torch.randperm(len(batches), generator=random).tolist():
+            batch, labels = batches[index]
+            logits = model(_with_unknown_items(batch, random))
+            loss = sum(functional.binary_cross_entropy_with_logits(logits[name], labels[name]) for name in labels)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+        print(f"  epoch {epoch + 1}: loss {total / len(batches):.4f}, {time.monotonic() - begin:.0f} s", flush=True)
+    model.eval()
+
+
+def _with_unknown_items(batch, random):
+    """The batch with some candidates, catalog features and all, replaced by the out-of-vocabulary rows."""
+    drawn = torch.rand(batch.values["item"].shape, generator=random) < OOV_SHARE
+    values = dict(batch.values)
+    for name in ("item", "category", "price_band"):
+        values[name] = torch.where(drawn, torch.ones_like(values[name]), values[name])
+    return dataclasses.replace(batch, values=values)
+
+
+def predict(model, batches):
+    """Probabilities by output, [requests, candidates]."""
+    model.eval()
+    with torch.no_grad():
+        scores = [model.probabilities(batch) for batch, _ in batches]
+    return {output: torch.cat([part[output] for part in scores]).numpy() for output in OUTPUTS}
+
+
+def print_table(shop, scores, pages):
+    """AUC of every model, its gap to the best possible, and its step over the model before it."""
+    shown = (slice(None), slice(pages.start, pages.stop))
+    users = np.repeat(np.arange(shop.options.users), len(pages) * shop.options.candidates)
+    truths = {"click": shop.click_probability[shown], "purchase": shop.purchase_probability[shown]}
+    for output, labels in (("click", shop.clicked[shown].ravel()), ("purchase", shop.purchased[shown].ravel())):
+        best = auc(truths[output].ravel(), labels)
+        print(f"\n{output}: {labels.size} samples, {labels.mean():.2%} positive, best possible AUC {best:.4f}")
+        print(f"{'model':14} {'AUC':>7} {'gap':>7}   step over the model above (standard error, paired by user)")
+        before = None
+        for variant, values in scores.items():
+            value = auc(values[output].ravel(), labels)
+            line = f"{variant:14} {value:7.4f} {best - value:7.4f}"
+            if before is not None:
+                step = bootstrap_auc_difference(
+                    values[output].ravel(), scores[before][output].ravel(), labels, users, samples=200
+                )
+                line += f"   {step['difference']:+.4f} ({step['standard_error']:.4f})"
+            print(line, flush=True)
+            before = variant
+
+
+def write_demo(folder, shop, requests, catalog, model, origin):
+    """The bundle, the events of some users, their requests on later pages with labels and scores, and one request."""
+    goldens = golden_requests(model, [requests.request(user, FIRST_TEST_PAGE + 2) for user in GOLDEN_USERS], catalog)
+    path = write_bundle(
+        os.path.join(folder, "models"), 1, manifest_of(model, origin), tensors_of(model), goldens, catalog
+    )
+    print(f"wrote {path}")
+    write_lines(os.path.join(folder, "events.jsonl"), _events(shop))
+    encoder = encoder_of(model.spec, catalog)
+    keys = [(user, page) for user in range(DEMO_USERS) for page in DEMO_PAGES]
+    logs = (_score_log(requests, model, encoder, *key) for key in keys)
+    write_lines(os.path.join(folder, "requests.jsonl"), logs)
+    example = dict(requests.request(*EXAMPLE, inline=False), explain={"topK": 5})
+    with open(os.path.join(folder, "request.json"), "w", encoding="utf-8") as file:
+        file.write(json.dumps(plain(example), indent=1) + "\n")
+
+
+def _events(shop):
+    for user in range(DEMO_USERS):
+        for number, event in enumerate(shop.events[user]):
+            yield {
+                "userId": f"u{user}",
+                "eventTimeMs": event.time_ms,
+                "eventId": number,
+                "itemId": event.item,
+                "action": event.action,
+            }
+
+
+def _score_log(requests, model, encoder, user, page):
+    """The request as a client sends it, without histories; PyTorch scored it with those that the store will return."""
+    labels, truth = requests.labels(user, page), requests.truth(user, page)
+    scores = scores_of(model, encoder, requests.request(user, page))
+    references = [{"output": name, "source": "pytorch", "scores": scores[name]} for name in OUTPUTS]
+    references += [
+        {"output": name, "source": "truth", "scores": truth[name].astype(np.float32)} for name in OUTPUTS
+    ]
+    return {
+        "request": requests.request(user, page, inline=False),
+        "labels": [{"output": name, "values": labels[name].astype(int)} for name in OUTPUTS],
+        "references": references,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="write the demo into this folder: models/, events.jsonl, requests.jsonl, request.json")
+    parser.add_argument("--models", default="all", help="comma-separated variants, or all: " + ", ".join(VARIANTS))
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--created", help="time of the bundle's provenance, RFC 3339; default: now")
+    options = parser.parse_args()
+    variants = list(VARIANTS) if options.models == "all" else options.models.split(",")
+    if options.out and "din_sasrec" not in variants:
+        parser.error("--out writes the bundle of din_sasrec, which is not among --models")
+    torch.set_num_threads(1)
+    shop = Shop.simulate(options.seed)
+    requests, catalog = ShopRequests(shop), catalog_of(shop)
+    encoder = encoder_of(spec_of(shop), catalog)
+    test_pages = range(FIRST_TEST_PAGE, shop.options.pages)
+    train_set = batches_of(shop, requests, encoder, range(FIRST_TRAIN_PAGE, FIRST_TEST_PAGE), 16)
+    test_set = batches_of(shop, requests, encoder, test_pages, 250)
+    scores, models = {}, {}
+    for variant in variants:
+        print(variant, flush=True)
+        models[variant] = model_of(shop, variant, options.seed)
+        train(models[variant], train_set, options.epochs, options.seed)
+        scores[variant] = predict(models[variant], test_set)
+    print_table(shop, scores, test_pages)
+    if options.out:
+        origin = provenance(
+            f"dinghy_export.shop, PyTorch {torch.__version__}",
+            "simulated shop (dinghy_export.shop_simulator)",
+            options.created or datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            seed=options.seed,
+            epochs=options.epochs,
+        )
+        write_demo(options.out, shop, requests, catalog, models["din_sasrec"], origin)
+
+
+if __name__ == "__main__":
+    main()
