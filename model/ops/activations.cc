@@ -20,16 +20,14 @@ HWY_INLINE void Map(const Op& op, float* x, int64_t n) {
   if (i < n) StoreTail(op(d, LoadTail(d, x + i, n - i)), d, x + i, n - i);
 }
 
-// Min and Max below name the constant first: x86 returns the second argument where either is NaN, and NaN has
-// to come out as NaN.
 struct ReluOp {
-  HWY_INLINE Vec operator()(Tag d, Vec x) const { return hn::Max(hn::Zero(d), x); }
+  HWY_INLINE Vec operator()(Tag d, Vec x) const { return AtLeast(d, 0.0f, x); }
 };
 
 struct SigmoidOp {
   HWY_INLINE Vec operator()(Tag d, Vec x) const {
     const Vec one = hn::Set(d, 1.0f);
-    const SplitExp e = ExpSplit(d, hn::Neg(hn::Min(hn::Set(d, 87.0f), hn::Abs(x))));
+    const SplitExp e = ExpSplit(d, hn::Neg(AtMost(d, 87.0f, hn::Abs(x))));
     const Vec scale = PowerOfTwo(d, e.power);
     const Vec exp = hn::MulAdd(e.minus_one, scale, scale);
     return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), exp, one), hn::Add(one, exp));
@@ -39,7 +37,7 @@ struct SigmoidOp {
 // (1 - e) / (1 + e) with e = exp(-2|x|), from e - 1 so that small x keep their relative precision.
 struct TanhOp {
   HWY_INLINE Vec operator()(Tag d, Vec x) const {
-    const Vec a = hn::Min(hn::Set(d, 20.0f), hn::Abs(x));
+    const Vec a = AtMost(d, 20.0f, hn::Abs(x));
     const SplitExp e = ExpSplit(d, hn::Mul(a, hn::Set(d, -2.0f)));
     const Vec scale = PowerOfTwo(d, e.power);
     const Vec minus_one = hn::MulAdd(e.minus_one, scale, hn::Sub(scale, hn::Set(d, 1.0f)));
@@ -53,8 +51,8 @@ struct TanhOp {
 struct SiluOp {
   HWY_INLINE Vec operator()(Tag d, Vec x) const {
     const Vec one = hn::Set(d, 1.0f);
-    const Vec clamped = hn::Max(hn::Set(d, -120.0f), x);
-    const SplitExp e = ExpSplit(d, hn::Neg(hn::Min(hn::Set(d, 120.0f), hn::Abs(x))));
+    const Vec clamped = AtLeast(d, -120.0f, x);
+    const SplitExp e = ExpSplit(d, hn::Neg(AtMost(d, 120.0f, hn::Abs(x))));
     const auto half = hn::ShiftRight<1>(e.power);
     const Vec scale = PowerOfTwo(d, half);
     const Vec scale_rest = PowerOfTwo(d, hn::Sub(e.power, half));

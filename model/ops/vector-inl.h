@@ -42,6 +42,24 @@ HWY_INLINE void StoreTail(Vec v, Tag d, float* p, int64_t count) {
 #endif
 }
 
+// The smaller or larger of a constant and x; NaN stays NaN.
+HWY_INLINE Vec AtMost(Tag d, float limit, Vec x) {
+  const Vec v = hn::Set(d, limit);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  return hn::Min(v, x);  // x86 returns the second argument where either is NaN
+#else
+  return hn::IfThenElse(hn::Lt(v, x), v, x);
+#endif
+}
+HWY_INLINE Vec AtLeast(Tag d, float limit, Vec x) {
+  const Vec v = hn::Set(d, limit);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  return hn::Max(v, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, v), v, x);
+#endif
+}
+
 // exp(x) = (1 + minus_one) * 2^power, |minus_one| < 0.42, for |x| <= 120 (elsewhere the caller clamps). Cody
 // and Waite's reduction, a minimax polynomial fitted to 6e-9.
 struct SplitExp {
@@ -69,11 +87,10 @@ HWY_INLINE Vec PowerOfTwo(Tag d, hn::Vec<hn::RebindToSigned<Tag>> power) {
 
 // exp(x) for x <= 0, relative error below 2e-7; 0 below -87 (exp(-87) = 1.6e-38). NaN stays NaN.
 HWY_INLINE Vec ExpOfNegative(Tag d, Vec x) {
-  const Vec lowest = hn::Set(d, -87.0f);
-  // The order of arguments matters: x86 returns the second one where either is NaN.
-  const SplitExp e = ExpSplit(d, hn::Max(lowest, x));
+  constexpr float kLowest = -87.0f;
+  const SplitExp e = ExpSplit(d, AtLeast(d, kLowest, x));
   const Vec scale = PowerOfTwo(d, e.power);
-  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::MulAdd(e.minus_one, scale, scale));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLowest)), hn::MulAdd(e.minus_one, scale, scale));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,7 +11,7 @@
 
 namespace dinghy::ops {
 
-// In place over n floats. Finite in, finite out, at any magnitude.
+// In place over n floats. Finite in, finite out, at any magnitude; NaN stays NaN.
 void Relu(float* x, int64_t n);
 void Sigmoid(float* x, int64_t n);  // absolute error below 2e-7
 void Tanh(float* x, int64_t n);     // absolute error below 4e-7
