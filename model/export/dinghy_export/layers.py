@@ -94,8 +94,8 @@ class SelfAttentionBlock(nn.Module):
 
     def _feed_forward(self, x):
         for layer in self.ffn:
-            x = functional.dropout(layer(x), self.dropout, self.training)
-        return x
+            x = layer(x)
+        return functional.dropout(x, self.dropout, self.training)
 
     def forward(self, x, blocked):
         """x [B, T, D]; blocked [B, 1, T, T], true where the row must not see the column."""

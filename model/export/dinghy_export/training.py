@@ -169,7 +169,7 @@ def train(model, data, validation, options):
     for epoch in range(len(records), options.epochs):
         if options.stop_after is not None and epoch >= options.stop_after:
             break
-        began = time.time()
+        began, cpu_began = time.time(), time.process_time()
         torch.manual_seed(options.seed * 1000003 + epoch)
         rng = np.random.default_rng([options.seed, epoch])
         epoch_data = options.resample(epoch) if options.resample else data
@@ -183,6 +183,7 @@ def train(model, data, validation, options):
             record[f"{output}_logloss"] = logloss(scores[output][known], column[known])
         record["auc"] = float(np.mean([record[f"{output}_auc"] for output in validation.labels]))
         record["seconds"] = round(time.time() - began, 1)
+        record["cpu_seconds"] = round(time.process_time() - cpu_began, 1)
         records.append(record)
         print(json.dumps(record), flush=True)
         if record["auc"] >= max(r["auc"] for r in records):
