@@ -165,16 +165,21 @@ int64_t PrintTables(const Bundle& bundle, const std::vector<int64_t>& rows, std:
 
 // Returns the number of parameters in layers.
 int64_t PrintLayers(const Model& model, std::ostream& out) {
-  TextTable layers("lllrrrrrrr");
-  layers.Add(
-      {"LAYER", "KIND", "LEVEL", "WIDTH", "PARAMS", "USER", "BEHAVIOR", "CANDIDATE", "PAIR", "BEH PAIR"});
+  // Two tables: one would be wider than a terminal.
+  TextTable layers("lllrr"), flops("lrrrrr");
+  layers.Add({"LAYER", "KIND", "LEVEL", "WIDTH", "PARAMETERS"});
+  flops.Add({"FLOPS PER", "USER", "BEHAVIOR", "CANDIDATE", "PAIR", "BEHAVIOR PAIR"});
+  const auto add_flops = [&flops](const std::string& name, const LayerInfo& cost) {
+    flops.Add({name, Short(cost.flops_user), Short(cost.flops_behavior), Short(cost.flops_candidate),
+               Short(cost.flops_pair), Short(cost.flops_behavior_pair)});
+  };
   LayerInfo total;
   for (const LayerInfo& layer : model.Layers()) {
     std::string level = Words(v1::Level_Name(layer.level));
-    if (!layer.sequence.empty()) level = layer.sequence;
-    layers.Add({layer.name, Words(layer.kind), level, absl::StrCat(layer.width),
-                absl::StrCat(layer.parameters), Short(layer.flops_user), Short(layer.flops_behavior),
-                Short(layer.flops_candidate), Short(layer.flops_pair), Short(layer.flops_behavior_pair)});
+    if (!layer.sequence.empty()) absl::StrAppend(&level, " ", layer.sequence);
+    layers.Add(
+        {layer.name, Words(layer.kind), level, absl::StrCat(layer.width), absl::StrCat(layer.parameters)});
+    add_flops(layer.name, layer);
     total.parameters += layer.parameters;
     total.flops_user += layer.flops_user;
     total.flops_behavior += layer.flops_behavior;
@@ -182,13 +187,10 @@ int64_t PrintLayers(const Model& model, std::ostream& out) {
     total.flops_pair += layer.flops_pair;
     total.flops_behavior_pair += layer.flops_behavior_pair;
   }
-  layers.Add({"together", "", "", "", absl::StrCat(total.parameters), Short(total.flops_user),
-              Short(total.flops_behavior), Short(total.flops_candidate), Short(total.flops_pair),
-              Short(total.flops_behavior_pair)});
+  add_flops("together", total);
   layers.Print(out);
-  out << "USER to BEH PAIR: FLOPs once per user, per behavior, per candidate, per candidate and behavior, "
-         "and\n"
-         "per two behaviors. A LEVEL that names a sequence has one row per behavior of it.\n";
+  flops.Print(out);
+  out << "A pair is a candidate and a behavior; a behavior pair, two behaviors of one sequence.\n";
   return total.parameters;
 }
 
