@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct Activation {
   void (*run)(float*, int64_t);
   double (*reference)(double);
   double absolute, relative;  // the bounds that the header states
+
+  friend std::ostream& operator<<(std::ostream& out, const Activation& a) { return out << a.name; }
 };
 
 class ActivationTest : public ::testing::TestWithParam<Activation> {};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,6 +56,12 @@ void ExpectProduct(const Gemm::Options& o, const Product& before, const std::vec
 struct Variant {
   bool transpose_b, bias, accumulate;
   int64_t gap;  // floats between the rows of all operands
+
+  std::string Name() const {
+    return std::string(transpose_b ? "Transposed" : "Plain") + (bias ? "Bias" : "") +
+           (accumulate ? "Accumulate" : "") + "Gap" + std::to_string(gap);
+  }
+  friend std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.Name(); }
 };
 
 class GemmTest : public ::testing::TestWithParam<Variant> {};
@@ -92,12 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmTest,
                                            Variant{false, false, true, 0}, Variant{false, false, false, 5},
                                            Variant{true, true, false, 5}, Variant{true, false, true, 16},
                                            Variant{false, true, true, 3}),
-                         [](const auto& info) {
-                           const Variant& v = info.param;
-                           return std::string(v.transpose_b ? "Transposed" : "Plain") +
-                                  (v.bias ? "Bias" : "") + (v.accumulate ? "Accumulate" : "") + "Gap" +
-                                  std::to_string(v.gap);
-                         });
+                         [](const auto& info) { return info.param.Name(); });
 
 TEST(GemmBitsTest, NeitherThreadNorAlignmentMatters) {
   const Gemm::Options o = {.m = 50, .n = 80, .k = 64, .a_stride = 64, .b_stride = 80, .c_stride = 80};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ struct Variant {
     return std::string(fixed_order ? "FixedOrder" : "Chosen") + (bias ? "Bias" : "") +
            (accumulate ? "Accumulate" : "") + "Gap" + std::to_string(gap);
   }
+  friend std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.Name(); }
 };
 
 Layer MakeLayer(const Shape& shape, const Variant& variant) {
