@@ -15,7 +15,7 @@ ALLOWED = {
     "model/ops": [],
     "model/layers": ["proto", "features", "model/ops", "model"],
     "model": ["proto", "features", "model/ops", "model/layers"],
-    "server/replay": ["proto", "features", "model", "model/ops"],
+    "server/replay": ["proto", "features", "features/behavior", "model", "model/ops"],
     "server": ["proto", "features", "features/behavior", "model", "model/ops", "server/replay"],
 }
 # Of model itself, layers sees only this.
