@@ -27,6 +27,12 @@ struct WorkerState {
   EncodeNotes notes;
   ops::Scratch scratch;
   ModelOutputs outputs;
+
+  // Where the time went. `queue` is set by the caller before Score; Score sets the others.
+  absl::Duration queue;
+  absl::Duration history;
+  absl::Duration encode;
+  absl::Duration model;
 };
 
 struct ScorerOptions {
@@ -42,7 +48,8 @@ class Scorer {
 
   // Scores `request` on `loaded`. If `log` is not null it becomes the record of this scoring: its `request`
   // is the resolved request, which scores to the same bits again. Errors: INVALID_ARGUMENT as
-  // RequestEncoder::Encode says, or naming an unknown output, layer, or column (strict).
+  // RequestEncoder::Encode says, or naming an unknown output, layer, or column (strict); NOT_FOUND if the
+  // request names another model; INTERNAL if a score is not finite.
   absl::StatusOr<v1::ScoreResponse> Score(const LoadedModel& loaded, const v1::ScoreRequest& request,
                                           WorkerState& state, v1::ScoreLog* log) const;
 
