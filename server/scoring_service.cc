@@ -1,0 +1,193 @@
+#include "server/scoring_service.h"
+
+#include <google/protobuf/arena.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/diagnostics.h"
+#include "server/grpc_status.h"
+
+namespace dinghy {
+namespace {
+
+template <typename Request>
+ModelChoice ChoiceOf(const Request& request) {
+  ModelChoice choice{.model = request.model()};
+  choice.by_version = request.version_choice_case() == Request::kVersion;
+  if (choice.by_version) {
+    choice.version = request.version();
+  } else {
+    choice.label = request.label();
+  }
+  return choice;
+}
+
+}  // namespace
+
+// Score is asynchronous, GetModelMetadata is not.
+class ScoringService::Service
+    : public v1::ScoringService::WithAsyncMethod_Score<v1::ScoringService::Service> {
+ public:
+  Service(ModelRegistry& registry, uint32_t max_candidates)
+      : registry_(registry), max_candidates_(max_candidates) {}
+
+  grpc::Status GetModelMetadata(grpc::ServerContext*, const v1::GetModelMetadataRequest* request,
+                                v1::ModelMetadata* response) override {
+    const auto loaded = registry_.Acquire(ChoiceOf(*request));
+    if (!loaded.ok()) return ToGrpc(loaded.status());
+    const v1::BundleManifest& manifest = (*loaded)->bundle->manifest;
+    response->set_model(manifest.name());
+    response->set_version((*loaded)->bundle->version);
+    response->set_bundle_digest((*loaded)->bundle->digest);
+    response->set_numerics_id((*loaded)->model->numerics_id());
+    *response->mutable_sequences() = manifest.sequences();
+    *response->mutable_features() = manifest.features();
+    response->set_item_feature(manifest.item_feature());
+    for (const v1::Output& output : manifest.outputs()) response->add_outputs(output.name());
+    response->set_max_candidates(max_candidates_);
+    const auto versions = registry_.Status(manifest.name());
+    if (!versions.ok()) return ToGrpc(versions.status());
+    for (const v1::ModelVersionStatus& status : *versions) {
+      if (status.state() != v1::ModelVersionStatus::LOADED) continue;
+      v1::ModelVersionInfo* info = response->add_versions();
+      info->set_version(status.version());
+      info->set_bundle_digest(status.bundle_digest());
+      *info->mutable_labels() = status.labels();
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  ModelRegistry& registry_;
+  const uint32_t max_candidates_;
+};
+
+// One Score call. What the queue says of it comes as the address of one of its tags.
+class ScoringService::Call {
+ public:
+  enum class Event { kArrived, kDone, kFinished };
+  struct Tag {
+    Call* call;
+    Event event;
+  };
+
+  grpc::ServerContext context;
+  google::protobuf::Arena arena;
+  v1::ScoreRequest* const request = google::protobuf::Arena::CreateMessage<v1::ScoreRequest>(&arena);
+  grpc::ServerAsyncResponseWriter<v1::ScoreResponse> responder{&context};
+  std::chrono::steady_clock::time_point arrived_at;
+  std::atomic<bool> cancelled = false;
+  int open = 2;  // events still to come once arrived: done and finished; queue's thread only
+
+  Tag arrived{this, Event::kArrived};
+  Tag done{this, Event::kDone};
+  Tag finished{this, Event::kFinished};
+
+  absl::Duration Age() const { return absl::FromChrono(std::chrono::steady_clock::now() - arrived_at); }
+};
+
+ScoringService::ScoringService(Parts parts)
+    : parts_(parts), service_(std::make_unique<Service>(parts.registry, parts.max_candidates)) {}
+
+ScoringService::~ScoringService() = default;
+
+void ScoringService::AddTo(grpc::ServerBuilder& builder) {
+  builder.RegisterService(service_.get());
+  queue_ = builder.AddCompletionQueue();
+}
+
+void ScoringService::Start() {
+  TakeNextCall();
+  thread_ = std::thread([this] { RunQueue(); });
+}
+
+void ScoringService::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    queue_->Shutdown();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void ScoringService::TakeNextCall() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return;  // a queue that is shut down takes no new tags
+  auto* call = new Call;  // freed by RunQueue
+  call->context.AsyncNotifyWhenDone(&call->done);
+  service_->RequestScore(&call->context, call->request, &call->responder, queue_.get(), queue_.get(),
+                         &call->arrived);
+}
+
+void ScoringService::RunQueue() {
+  void* raw = nullptr;
+  bool ok = false;
+  while (queue_->Next(&raw, &ok)) {
+    const Call::Tag tag = *static_cast<Call::Tag*>(raw);
+    Call* call = tag.call;
+    if (tag.event == Call::Event::kArrived) {
+      if (!ok) {  // the server shuts down; `done` never comes for a call that did not begin
+        delete call;
+        continue;
+      }
+      TakeNextCall();
+      Enqueue(call);
+      continue;
+    }
+    if (tag.event == Call::Event::kDone && call->context.IsCancelled()) call->cancelled = true;
+    if (--call->open == 0) delete call;
+  }
+}
+
+void ScoringService::Enqueue(Call* call) {
+  call->arrived_at = std::chrono::steady_clock::now();
+  Work work{
+      .deadline = absl::FromChrono(call->context.deadline()),
+      .cancelled = [call] { return call->cancelled.load(); },
+      .run = [this, call](WorkerState& state) { ScoreOnWorker(call, state); },
+      .drop = [this, call](const absl::Status& status) { Refuse(call, status, "", 0); },
+  };
+  const absl::Status taken = parts_.pool.Submit(std::move(work));
+  parts_.metrics.SetQueued(parts_.pool.Queued());
+  if (taken.ok()) return;
+  const int64_t retry = std::max<int64_t>(1, absl::ToInt64Milliseconds(parts_.pool.RetryAfter()));
+  call->context.AddTrailingMetadata("retry-after-ms", absl::StrCat(retry));
+  Refuse(call, taken, "", 0);
+}
+
+void ScoringService::ScoreOnWorker(Call* call, WorkerState& state) {
+  // Held until the answer is out: the version stays loaded, and its last holder is the registry's loader
+  // thread.
+  const auto loaded = parts_.registry.Acquire(ChoiceOf(*call->request));
+  if (!loaded.ok()) return Refuse(call, loaded.status(), "", 0);
+  const std::string& model = (*loaded)->bundle->manifest.name();
+  const int64_t version = (*loaded)->bundle->version;
+  const bool logged = parts_.log != nullptr && parts_.log->Wants(*call->request);
+  v1::ScoreLog record;
+  const absl::StatusOr<v1::ScoreResponse> response =
+      parts_.scorer.Score(**loaded, *call->request, state, logged ? &record : nullptr);
+  if (!response.ok()) {
+    if (response.status().code() == absl::StatusCode::kInternal) {
+      LogError("scoring failed", {{"model", model}, {"version", version}});
+    }
+    return Refuse(call, response.status(), model, version);
+  }
+  parts_.metrics.CountScored(**loaded, *response, state);
+  parts_.metrics.CountRequest(model, version, absl::StatusCode::kOk, call->Age());
+  if (logged) parts_.log->Write(std::move(record));
+  call->responder.Finish(*response, grpc::Status::OK, &call->finished);  // `call` may be gone after this
+}
+
+void ScoringService::Refuse(Call* call, const absl::Status& status, const std::string& model,
+                            int64_t version) {
+  parts_.metrics.CountRequest(model, version, status.code(), call->Age());
+  call->responder.FinishWithError(ToGrpc(status), &call->finished);
+}
+
+}  // namespace dinghy

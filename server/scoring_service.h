@@ -1,0 +1,81 @@
+// ScoringService: Score through a completion queue and the worker pool, GetModelMetadata directly.
+//
+//   ScoringService scoring({.registry = ..., .scorer = ..., .pool = ..., .metrics = ..., .log = ...});
+//   scoring.AddTo(builder);
+//   auto server = builder.BuildAndStart();
+//   scoring.Start();
+//   ...
+//   server->Shutdown(deadline);
+//   pool.Shutdown();
+//   scoring.Stop();
+//
+// The life of a call: it arrives on the queue's thread, waits in the pool, is scored and answered by a
+// worker, and is freed on the queue's thread. Thread-safe.
+#ifndef DINGHY_SERVER_SCORING_SERVICE_H_
+#define DINGHY_SERVER_SCORING_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "proto/scoring.grpc.pb.h"
+#include "server/metrics.h"
+#include "server/model_registry.h"
+#include "server/request_log.h"
+#include "server/scorer.h"
+#include "server/worker_pool.h"
+
+namespace dinghy {
+
+class ScoringService {
+ public:
+  // All must outlive the service.
+  struct Parts {
+    ModelRegistry& registry;
+    const Scorer& scorer;
+    WorkerPool& pool;
+    Metrics& metrics;
+    RequestLog* log = nullptr;    // null: no score log
+    uint32_t max_candidates = 0;  // told by GetModelMetadata
+  };
+
+  explicit ScoringService(Parts parts);
+  // Stop must have been called, if Start was.
+  ~ScoringService();
+  ScoringService(const ScoringService&) = delete;
+  ScoringService& operator=(const ScoringService&) = delete;
+
+  // Registers service and queue. Once, before the server is built.
+  void AddTo(grpc::ServerBuilder& builder);
+
+  // Begins to take calls. Once, after the server is built.
+  void Start();
+
+  // Ends the queue's thread. After the server's and the pool's Shutdown.
+  void Stop();
+
+ private:
+  class Call;
+  class Service;
+
+  void RunQueue();
+  void TakeNextCall();
+  void Enqueue(Call* call);
+  void ScoreOnWorker(Call* call, WorkerState& state);
+  void Refuse(Call* call, const absl::Status& status, const std::string& model, int64_t version);
+
+  const Parts parts_;
+  const std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace dinghy
+
+#endif  // DINGHY_SERVER_SCORING_SERVICE_H_
