@@ -45,7 +45,7 @@ absl::StatusOr<v1::ServerConfig> ReadServerConfig(const std::string& path) {
 
 absl::StatusOr<v1::StoreConfig> ParseStore(const std::string& text) {
   v1::StoreConfig config;
-  std::string_view path = text;
+  absl::string_view path = text;
   if (text == "memory") {
     config.mutable_memory();
   } else if (absl::ConsumePrefix(&path, "rocksdb:") && !path.empty()) {

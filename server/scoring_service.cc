@@ -2,6 +2,7 @@
 
 #include <google/protobuf/arena.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -18,7 +19,8 @@ namespace {
 
 template <typename Request>
 ModelChoice ChoiceOf(const Request& request) {
-  ModelChoice choice{.model = request.model()};
+  ModelChoice choice;
+  choice.model = request.model();
   choice.by_version = request.version_choice_case() == Request::kVersion;
   if (choice.by_version) {
     choice.version = request.version();

@@ -52,7 +52,8 @@ absl::Status Server::OpenParts() {
   store_ = *std::move(store);
   LogInfo("behavior store", {{"store", store_ == nullptr ? "none" : store_->Describe()}});
 
-  ModelRegistry::Options registry_options{.root = config_.model_root()};
+  ModelRegistry::Options registry_options;
+  registry_options.root = config_.model_root();
   registry_options.encoder.max_candidates = static_cast<int>(config_.max_candidates());
   auto registry = ModelRegistry::Create(std::move(registry_options));
   if (!registry.ok()) return registry.status();

@@ -1,0 +1,38 @@
+// `dinghy validate` and `dinghy inspect`.
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "model/ops/cpu.h"
+#include "server/command.h"
+#include "server/inspect.h"
+
+namespace dinghy {
+namespace {
+
+void AddBundleCommand(CLI::App& app, const char* name, const char* help, int& exit_code,
+                      absl::Status (*run)(const std::string&, std::ostream&)) {
+  CLI::App* command = app.add_subcommand(name, help);
+  auto folder = std::make_shared<std::string>();
+  command->add_option("bundle", *folder, "Folder of a bundle")->required();
+  command->callback([folder, name, run, &exit_code] {
+    ops::PrepareThread();
+    const absl::Status status = run(*folder, std::cout);
+    exit_code = status.ok() ? kExitOk : Fail(name, status);
+  });
+}
+
+}  // namespace
+
+void AddValidateCommand(CLI::App& app, int& exit_code) {
+  AddBundleCommand(app, "validate",
+                   "Loads a bundle and scores its golden requests; exits with 0 if all is well", exit_code,
+                   ValidateBundle);
+}
+
+void AddInspectCommand(CLI::App& app, int& exit_code) {
+  AddBundleCommand(app, "inspect", "Prints what a bundle holds: features, layers, parameters, FLOPs",
+                   exit_code, InspectBundle);
+}
+
+}  // namespace dinghy
