@@ -158,7 +158,9 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="../shared/data/mind", help="folder of the data")
+    shared = os.environ.get("DINGHY_SHARED", "../shared")
+    parser.add_argument("--data", default=os.path.join(shared, "data", "mind"),
+                        help="folder of the data; default $DINGHY_SHARED/data/mind")
     parser.add_argument("--out", required=True, help="output folder")
     parser.add_argument("--model", choices=VARIANTS)
     parser.add_argument("--compare", action="store_true", help="compare the trained models of --out")
@@ -169,6 +171,8 @@ def main():
     if args.compare:
         print(outputs.compare(args.out, VARIANTS))
     elif args.model:
+        if not os.path.exists(os.path.join(args.data, FILE)):
+            parser.error(f"--data {args.data}: there is no {FILE}")
         run(args)
     else:
         parser.error("expected --model or --compare")

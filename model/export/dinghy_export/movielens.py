@@ -270,7 +270,9 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="../shared/data/ml-1m", help="folder of the converted data")
+    shared = os.environ.get("DINGHY_SHARED", "../shared")
+    parser.add_argument("--data", default=os.path.join(shared, "data", "ml-1m"),
+                        help="folder of the data; default $DINGHY_SHARED/data/ml-1m")
     parser.add_argument("--out", required=True, help="output folder, one per task")
     parser.add_argument("--task", choices=("rating", "next"), required=True)
     parser.add_argument("--model", choices=VARIANTS)
@@ -282,6 +284,8 @@ def main():
     if args.compare:
         print(outputs.compare(args.out, VARIANTS))
     elif args.model:
+        if not os.path.exists(os.path.join(args.data, "interactions_time_order.tsv.gz")):
+            parser.error(f"--data {args.data}: there is no interactions_time_order.tsv.gz")
         run(args)
     else:
         parser.error("expected --model or --compare")

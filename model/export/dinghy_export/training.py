@@ -9,6 +9,7 @@ that a million of them fit in memory.
     auc(scores, labels)
 """
 
+import hashlib
 import json
 import os
 import time
@@ -130,7 +131,6 @@ class TrainOptions:
     table_weight_decay: float = 0.0  # of embedding tables
     seed: int = 1
     stop_after: Optional[int] = None  # stop after this epoch, to go on later
-    resample: Optional[object] = None  # epoch -> Requests, in place of the same data each epoch
 
 
 @dataclass
@@ -148,8 +148,10 @@ def train(model, data, validation, options):
     """Trains with Adam on the mean log loss over labelled candidates and outputs; the learning rate falls linearly.
 
     Keeps the epoch with the best mean validation AUC. A folder with a checkpoint is gone on with: the result is the
-    same as in one go, since every epoch draws from its own seed.
+    same as in one go, since every epoch draws from its own seed. Raises ValueError if other options or another model
+    made the checkpoint.
     """
+    made_by = _fingerprint(model.spec, options)
     os.makedirs(options.folder, exist_ok=True)
     tables = [p for name, p in model.named_parameters() if name.startswith("tables.")]
     others = [p for name, p in model.named_parameters() if not name.startswith("tables.")]
@@ -161,6 +163,9 @@ def train(model, data, validation, options):
     records = []
     if os.path.exists(checkpoint):
         state = torch.load(checkpoint)
+        if state["made_by"] != made_by:
+            raise ValueError(
+                f"{checkpoint}: expected one made by {made_by}, got {state['made_by']}; remove it to start anew")
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         records = state["epochs"]
@@ -172,8 +177,7 @@ def train(model, data, validation, options):
         began, cpu_began = time.time(), time.process_time()
         torch.manual_seed(options.seed * 1000003 + epoch)
         rng = np.random.default_rng([options.seed, epoch])
-        epoch_data = options.resample(epoch) if options.resample else data
-        loss = _epoch(model, epoch_data, optimizer, options, rng, epoch * steps_an_epoch,
+        loss = _epoch(model, data, optimizer, options, rng, epoch * steps_an_epoch,
                       options.epochs * steps_an_epoch)
         scores = predict(model, validation)
         record = {"epoch": epoch + 1, "loss": round(loss, 6)}
@@ -188,12 +192,21 @@ def train(model, data, validation, options):
         print(json.dumps(record), flush=True)
         if record["auc"] >= max(r["auc"] for r in records):
             _save(best, {"model": model.state_dict(), "epoch": epoch + 1})
-        _save(checkpoint, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": records})
+        _save(checkpoint, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": records,
+                           "made_by": made_by})
         with open(log, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(r) + "\n" for r in records)
     state = torch.load(best)
     model.load_state_dict(state["model"])
     return TrainResult(model.eval(), records, state["epoch"])
+
+
+def _fingerprint(spec, options):
+    """What must be equal for a run to go on from a checkpoint."""
+    digest = hashlib.sha256(repr(spec).encode("utf-8")).hexdigest()[:12]
+    return (f"model {spec.name} ({digest}), epochs {options.epochs}, batch_requests {options.batch_requests}, "
+            f"learning_rate {options.learning_rate}, weight_decay {options.weight_decay}, "
+            f"table_weight_decay {options.table_weight_decay}, seed {options.seed}")
 
 
 def _epoch(model, data, optimizer, options, rng, step, steps):

@@ -99,6 +99,12 @@ class TrainingTest(unittest.TestCase):
             for (name, a), b in zip(expected.model.state_dict().items(), resumed.model.state_dict().values()):
                 self.assertTrue(torch.equal(a, b), name)
 
+    def test_checkpoint_of_other_options_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_training(folder, epochs=2, stop_after=1)
+            with self.assertRaisesRegex(ValueError, "expected one made by .*epochs 3.*got .*epochs 2"):
+                self.run_training(folder, epochs=3)
+
     def test_training_learns(self):
         with tempfile.TemporaryDirectory() as folder:
             result = self.run_training(folder, epochs=25)
