@@ -31,10 +31,10 @@ MODEL = "shop"
 OUTPUTS = ("click", "purchase")
 PRICE_BANDS = 10
 CITY_BUCKETS = 128
-CLICKS, PURCHASES = 30, 10
+CLICKS, PURCHASES = 20, 8
 FIRST_TRAIN_PAGE, FIRST_TEST_PAGE = 8, 30  # before these pages histories are short, and from these on is the test
 OOV_SHARE = 0.01  # of item ids while training, so that the row of unknown items is trained
-GOLDEN_USERS = (3, 14, 15)
+GOLDEN_REQUESTS = ((3, 32), (14, 5), (15, 34))  # (user, page)
 DEMO_USERS, DEMO_PAGES, EXAMPLE = 120, (30, 32, 34), (0, 35)  # those in the demo's log; and one (user, page)
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 AGES = (MINUTE, 5 * MINUTE, 20 * MINUTE, HOUR, 3 * HOUR, 8 * HOUR, DAY, 2 * DAY, 4 * DAY, 7 * DAY, 14 * DAY)
@@ -62,11 +62,11 @@ def spec_of(shop, variant="din_sasrec"):
         name=MODEL,
         variant=variant,
         tables={
-            "item": Table(items, 16, zero_row=0),
+            "item": Table(items, 8, zero_row=0),
             "category": Table(categories, 16, zero_row=0),
             "price_band": Table(PRICE_BANDS + 2, 4, zero_row=0),
             "city": Table(CITY_BUCKETS + 2, 4, zero_row=0),
-            "behavior_age": Table(len(AGES) + 1, 16),
+            "behavior_age": Table(len(AGES) + 1, 8),
         },
         user=(
             NumericFeature("age", mean=40.0, stddev=14.0, missing=40.0),
@@ -91,20 +91,22 @@ def spec_of(shop, variant="din_sasrec"):
             SequenceSpec("purchases", ("purchase",), PURCHASES, ("item", "category"), time_since=ages),
         ),
         outputs=OUTPUTS,
-        attention_hidden=(24, 12),
+        attention_hidden=(16, 8),
         attention_activation="RELU",
         attention_normalization="SOFTMAX",
         input_scale=4.0,
-        tower_hidden=(64, 32),
+        tower_hidden=(48, 24),
         dropout=0.0,
     )
 
 
 def model_of(shop, variant, seed):
-    """An untrained model whose self-attention blocks start as the identity and whose positions differ: the order is
-    learned in a fraction of the steps that way."""
+    """An untrained model. Items start alike, so that their categories are learned first; self-attention blocks start as
+    the identity and positions unlike: so the order is learned in a fraction of the steps."""
     torch.manual_seed(seed)
     model = ReferenceModel(spec_of(shop, variant))
+    with torch.no_grad():
+        model.tables["item"].weight.mul_(0.2)
     for node in model.nodes:
         if node.kind == "self_attention":
             torch.nn.init.normal_(node.module.positions, std=0.5)
@@ -182,7 +184,7 @@ def batches_of(shop, requests, encoder, pages, size):
     return batches
 
 
-def train(model, batches, epochs, seed, learning_rate=2e-3):
+def train(model, batches, epochs, seed, learning_rate=5e-3):
     """Trains on (Batch, labels) pairs in a random order; the learning rate rises for a tenth and falls to zero."""
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -247,7 +249,7 @@ def print_table(shop, scores, pages):
 
 def write_demo(folder, shop, requests, catalog, model, origin):
     """The bundle, the events of some users, their requests on later pages with labels and scores, and one request."""
-    goldens = golden_requests(model, [requests.request(user, FIRST_TEST_PAGE + 2) for user in GOLDEN_USERS], catalog)
+    goldens = golden_requests(model, [requests.request(*key) for key in GOLDEN_REQUESTS], catalog)
     path = write_bundle(
         os.path.join(folder, "models"), 1, manifest_of(model, origin), tensors_of(model), goldens, catalog
     )
@@ -305,7 +307,7 @@ def main():
     requests, catalog = ShopRequests(shop), catalog_of(shop)
     encoder = encoder_of(spec_of(shop), catalog)
     test_pages = range(FIRST_TEST_PAGE, shop.options.pages)
-    train_set = batches_of(shop, requests, encoder, range(FIRST_TRAIN_PAGE, FIRST_TEST_PAGE), 16)
+    train_set = batches_of(shop, requests, encoder, range(FIRST_TRAIN_PAGE, FIRST_TEST_PAGE), 32)
     test_set = batches_of(shop, requests, encoder, test_pages, 250)
     scores, models = {}, {}
     for variant in variants:

@@ -30,10 +30,10 @@ class ShopOptions:
     users: int = 2500
     pages: int = 36
     candidates: int = 20
-    categories: int = 40
-    items_per_category: int = 30
+    categories: int = 24
+    items_per_category: int = 40
     interests: int = 3
-    drift: float = 0.2  # chance that an interest is replaced, per page
+    drift: float = 0.15  # chance that an interest is replaced, per page
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Simulation:
         last = self.last_clicked[:, -1]
         follows = (category == self.next_category[last][:, None]) & (last >= 0)[:, None]
         price = -0.5 * self.thrift[:, None] * self.dearness[items]
-        click = -3.4 + 2.3 * interested + 2.6 * follows + quality + price
+        click = -3.6 + 2.2 * interested + 3.0 * follows + quality + price
         bought = (category[:, :, None] == self.last_bought[:, None, :]).any(-1)
         accessories = np.where(self.last_bought >= 0, self.accessory[self.last_bought], -1)
         accessory = (category[:, :, None] == accessories[:, None, :]).any(-1)
