@@ -230,7 +230,8 @@ class FeatureEncoder:
             for feature in self.features:
                 field = self._field(feature)
                 if feature.get("from") == "CATALOG" and field in columns:
-                    self._catalog[feature["name"]] = self._encode_rows(feature, columns[field][1])
+                    rows = columns[field][1]
+                    self._catalog[feature["name"]] = self._encode_or_missing(feature, rows, len(rows))
 
     def encode(self, request) -> Encoded:
         """Encodes a request whose sequences are inline; one that is left out is empty."""
@@ -299,6 +300,12 @@ class FeatureEncoder:
         if rows is not None:
             if len(rows) != count:
                 raise RequestError(f'column "{feature["name"]}": expected {count} rows, got {len(rows)}')
+            absent = [index for index, row in enumerate(rows) if row == [] and not _is_bag(feature)]
+            if absent:  # rows of length 0: missing values
+                result = self._encode_or_missing(feature, None, count)
+                present = [index for index in range(count) if rows[index] != []]
+                result[present] = self._encode_rows(feature, [rows[index] for index in present])
+                return result
             return self._encode_rows(feature, rows)
         if count == 0:
             return self._encode_rows(feature, [])
@@ -317,12 +324,13 @@ class FeatureEncoder:
     def _encode_rows(self, feature, rows):
         if "numeric" in feature:
             kind = feature["numeric"]
-            values = (np.asarray(rows, dtype=np.float64) - kind["mean"]) / kind["stddev"]
+            values = (np.asarray(rows, dtype=np.float64).reshape(len(rows)) - kind["mean"]) / kind["stddev"]
             return values.astype(np.float32).reshape(len(rows), 1)
         if "vector" in feature:
             return np.asarray(rows, dtype=np.float32).reshape(len(rows), feature["vector"]["dim"])
-        if feature["id"]["bag"] == "SINGLE":
-            return np.array([self._row(feature, value) for value in rows], dtype=np.int64)
+        if not _is_bag(feature):
+            values = [value[0] if isinstance(value, list) else value for value in rows]
+            return np.array([self._row(feature, value) for value in values], dtype=np.int64)
         bags = [[self._row(feature, value) for value in (row if isinstance(row, list) else [row])] for row in rows]
         result = np.full((len(bags), max([1] + [len(bag) for bag in bags])), -1, dtype=np.int64)
         for row, bag in enumerate(bags):
@@ -361,6 +369,10 @@ class FeatureEncoder:
         if policy == "REFUSE":
             raise RequestError(f'feature "{feature["name"]}": id {value!r} is not in the vocabulary')
         return feature["id"]["oovRow" if policy == "OOV_ROW" else "padRow"]
+
+
+def _is_bag(feature):
+    return "id" in feature and feature["id"]["bag"] != "SINGLE"
 
 
 def _pad_to(bags, size):

@@ -36,6 +36,14 @@ FIRST_TRAIN_PAGE, FIRST_TEST_PAGE = 8, 30  # before these pages histories are sh
 OOV_SHARE = 0.01  # of item ids while training, so that the row of unknown items is trained
 GOLDEN_REQUESTS = ((3, 32), (14, 5), (15, 34))  # (user, page)
 DEMO_USERS, DEMO_PAGES, EXAMPLE = 120, (30, 32, 34), (0, 35)  # those in the demo's log; and one (user, page)
+# What each model should beat.
+RIVALS = {
+    "no_history": None,
+    "mean_pooling": "no_history",
+    "din": "mean_pooling",
+    "din_sasrec": "din",
+    "sasrec": "mean_pooling",
+}
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 AGES = (MINUTE, 5 * MINUTE, 20 * MINUTE, HOUR, 3 * HOUR, 8 * HOUR, DAY, 2 * DAY, 4 * DAY, 7 * DAY, 14 * DAY)
 
@@ -184,7 +192,7 @@ def batches_of(shop, requests, encoder, pages, size):
     return batches
 
 
-def train(model, batches, epochs, seed, learning_rate=5e-3):
+def train(model, batches, epochs, seed, learning_rate=5e-3, report=lambda line: print(line, flush=True)):
     """Trains on (Batch, labels) pairs in a random order; the learning rate rises for a tenth and falls to zero."""
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -204,7 +212,7 @@ def train(model, batches, epochs, seed, learning_rate=5e-3):
             optimizer.step()
             schedule.step()
             total += loss.item()
-        print(f"  epoch {epoch + 1}: loss {total / len(batches):.4f}, {time.monotonic() - begin:.0f} s", flush=True)
+        report(f"  epoch {epoch + 1}: loss {total / len(batches):.4f}, {time.monotonic() - begin:.0f} s")
     model.eval()
 
 
@@ -226,25 +234,25 @@ def predict(model, batches):
 
 
 def print_table(shop, scores, pages):
-    """AUC of every model, its gap to the best possible, and its step over the model before it."""
+    """AUC of every model, its gap to the best possible, and its step over the model that it should beat."""
     shown = (slice(None), slice(pages.start, pages.stop))
     users = np.repeat(np.arange(shop.options.users), len(pages) * shop.options.candidates)
     truths = {"click": shop.click_probability[shown], "purchase": shop.purchase_probability[shown]}
     for output, labels in (("click", shop.clicked[shown].ravel()), ("purchase", shop.purchased[shown].ravel())):
         best = auc(truths[output].ravel(), labels)
         print(f"\n{output}: {labels.size} samples, {labels.mean():.2%} positive, best possible AUC {best:.4f}")
-        print(f"{'model':14} {'AUC':>7} {'gap':>7}   step over the model above (standard error, paired by user)")
-        before = None
-        for variant, values in scores.items():
-            value = auc(values[output].ravel(), labels)
+        print(f"{'model':14} {'AUC':>7} {'gap':>7}  {'over':14} {'step':>7}  standard error, paired by user")
+        for variant, rival in RIVALS.items():
+            if variant not in scores:
+                continue
+            value = auc(scores[variant][output].ravel(), labels)
             line = f"{variant:14} {value:7.4f} {best - value:7.4f}"
-            if before is not None:
+            if rival in scores:
                 step = bootstrap_auc_difference(
-                    values[output].ravel(), scores[before][output].ravel(), labels, users, samples=200
+                    scores[variant][output].ravel(), scores[rival][output].ravel(), labels, users, samples=200
                 )
-                line += f"   {step['difference']:+.4f} ({step['standard_error']:.4f})"
+                line += f"  {rival:14} {step['difference']:+.4f}  {step['standard_error']:.4f}"
             print(line, flush=True)
-            before = variant
 
 
 def write_demo(folder, shop, requests, catalog, model, origin):
@@ -300,6 +308,8 @@ def main():
     parser.add_argument("--created", help="time of the bundle's provenance, RFC 3339; default: now")
     options = parser.parse_args()
     variants = list(VARIANTS) if options.models == "all" else options.models.split(",")
+    if not set(variants) <= set(VARIANTS):
+        parser.error(f"--models: expected some of {', '.join(VARIANTS)}, got {options.models}")
     if options.out and "din_sasrec" not in variants:
         parser.error("--out writes the bundle of din_sasrec, which is not among --models")
     torch.set_num_threads(1)

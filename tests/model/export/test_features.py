@@ -1,0 +1,154 @@
+"""The encoder: vocabularies and their policies, catalogs, missing values, histories, hashes."""
+
+import unittest
+
+import numpy as np
+
+from dinghy_export import features, hashing
+from dinghy_export.features import CANDIDATE, SEQUENCE, USER, FeatureEncoder, RequestError, collate
+
+CATALOG = {
+    "columns": [
+        features.ints("item", [2, 3, 4]),
+        features.ints("genre", [1, 2, 3], [1, 2, 0]),
+        features.floats("price", [10.0, 30.0], [1, 1, 0]),
+    ]
+}
+
+
+def make_encoder():
+    items = features.identity(10)
+    return FeatureEncoder(
+        [features.sequence("clicks", ["click"], 3)],
+        [
+            features.id_feature("item", CANDIDATE, "item", items),
+            features.id_feature(
+                "genre", CANDIDATE, "genre", features.identity(5), source="CATALOG", bag="BAG_MEAN", missing_id="PAD_ROW"
+            ),
+            features.numeric_feature("price", CANDIDATE, 20.0, 10.0, source="CATALOG", missing=20.0),
+            features.id_feature("clicks.item", SEQUENCE, "item", items, source="EVENT"),
+            features.id_feature(
+                "clicks.genre", SEQUENCE, "genre", features.identity(5), source="CATALOG", bag="BAG_SUM",
+                missing_id="PAD_ROW"
+            ),
+            features.time_since_feature("clicks.time", "time", [10, 100]),
+            features.numeric_feature("age", USER, 3, 2, missing=1),
+        ],
+        "item",
+        CATALOG,
+    )
+
+
+def make_request(**changes):
+    request = {
+        "requestTimeMs": 1000,
+        "user": [features.floats("age", [7.0])],
+        "candidates": [features.ints("item", [2, 3, 99])],
+        "sequences": [
+            {
+                "sequence": "clicks",
+                "eventTimeMs": [1, 2, 900, 991],
+                "columns": [features.ints("item", [1, 2, 3, 4])],
+            }
+        ],
+    }
+    return {**request, **changes}
+
+
+class HashTest(unittest.TestCase):
+    def test_murmur3_of_every_tail_length(self):
+        vectors = {  # from the reference implementation
+            (b"", 0): 0, (b"", 1): 0x514E28B7, (b"", 0xFFFFFFFF): 0x81F16F39,
+            (b"\xff\xff\xff\xff", 0): 0x76293B50, (b"!Ce\x87", 0): 0xF55B516B, (b"!Ce\x87", 0x5082EDEE): 0x2362F9DE,
+            (b"!Ce", 0): 0x7E4A8634, (b"!C", 0): 0xA0F7B07A, (b"!", 0): 0x72661CF4,
+            (b"Hello, world!", 0x9747B28C): 0x24884CBA,
+        }
+        for (data, seed), expected in vectors.items():
+            self.assertEqual(hashing.murmur3_32(data, seed), expected, (data, seed))
+
+    def test_input_bytes(self):
+        self.assertEqual(hashing.hash_input(-5, "TEXT"), b"-5")
+        self.assertEqual(hashing.hash_input(-1, "INT64_LE"), b"\xff" * 8)
+
+    def test_examples_hold(self):
+        vocabulary = features.murmur3(seed=17, buckets=64, first_row=2, examples=["Porto"])["murmur3"]
+        row = 2 + hashing.murmur3_32(b"Porto", 17) % 64
+        self.assertEqual(vocabulary["examples"], [{"text": "Porto", "row": row}])
+        feature = features.id_feature("city", USER, "city", {"murmur3": vocabulary}, type="STRING")
+        encoder = FeatureEncoder([], [feature], "item")
+        encoded = encoder.encode({"user": [features.strings("city", ["Porto"])]})
+        self.assertEqual(encoded.values["city"].tolist(), [row])
+
+
+class EncoderTest(unittest.TestCase):
+    def test_rows_and_catalog(self):
+        encoded = make_encoder().encode(make_request())
+        self.assertEqual(encoded.values["item"].tolist(), [2, 3, 1])  # 99 is out of the vocabulary
+        self.assertEqual(encoded.values["genre"].tolist(), [[1, -1], [2, 3], [-1, -1]])
+        self.assertEqual(encoded.values["price"].tolist(), [[-1.0], [1.0], [0.0]])
+        self.assertEqual(encoded.values["age"].tolist(), [[2.0]])
+
+    def test_history_keeps_the_newest(self):
+        encoded = make_encoder().encode(make_request())
+        self.assertEqual(encoded.lengths, {"clicks": 3})
+        self.assertEqual(encoded.values["clicks.item"].tolist(), [2, 3, 4])
+        self.assertEqual(encoded.values["clicks.genre"].tolist(), [[1, -1], [2, 3], [-1, -1]])
+        self.assertEqual(encoded.values["clicks.time"].tolist(), [2, 2, 0])  # ages 998, 100, 9
+
+    def test_inline_columns_win_over_the_catalog(self):
+        columns = [features.ints("item", [2, 3, 99]), features.ints("genre", [4, 4, 1, 2], [1, 1, 2])]
+        encoded = make_encoder().encode(make_request(candidates=columns))
+        self.assertEqual(encoded.values["genre"].tolist(), [[4, -1], [4, -1], [1, 2]])
+
+    def test_missing_values(self):
+        encoder = make_encoder()
+        self.assertEqual(encoder.encode(make_request(user=[])).values["age"].tolist(), [[-1.0]])
+        columns = [features.ints("item", [2, 3, 4]), features.floats("price", [40.0], [0, 1, 0])]
+        encoded = encoder.encode(make_request(candidates=columns))
+        self.assertEqual(encoded.values["price"].tolist(), [[0.0], [2.0], [0.0]])
+        feature = features.id_feature("item", CANDIDATE, "item", features.identity(5))
+        encoder = FeatureEncoder([], [feature, features.numeric_feature("age", USER)], "item")
+        with self.assertRaisesRegex(RequestError, '"age" is missing'):
+            encoder.encode({"candidates": [features.ints("item", [1])]})
+
+    def test_policies(self):
+        def rows(values, **policies):
+            feature = features.id_feature("item", CANDIDATE, "item", features.identity(5), pad_row=0, oov_row=1, **policies)
+            request = {"candidates": [features.ints("item", values)]}
+            return FeatureEncoder([], [feature], "item").encode(request).values["item"].tolist()
+
+        self.assertEqual(rows([4, 5, -1], unknown="OOV_ROW", negative="PAD_ROW"), [4, 1, 0])
+        with self.assertRaisesRegex(RequestError, "item.*-1"):
+            rows([-1], negative="REFUSE")
+        with self.assertRaisesRegex(RequestError, "item.*5"):
+            rows([5], unknown="REFUSE")
+
+    def test_file_vocabulary(self):
+        vocabulary = features.file_vocabulary("items.txt", 2)
+        feature = features.id_feature("item", CANDIDATE, "item", vocabulary, type="STRING")
+        encoder = FeatureEncoder([], [feature], "item", vocabularies={"items.txt": ["a", "b"]})
+        encoded = encoder.encode({"candidates": [features.strings("item", ["b", "a", "c"])]})
+        self.assertEqual(encoded.values["item"].tolist(), [3, 2, 1])
+        self.assertEqual(features.table_rows(feature, tokens=2), 4)
+
+    def test_unequal_columns(self):
+        columns = [features.ints("item", [2, 3, 4]), features.floats("price", [1.0])]
+        with self.assertRaisesRegex(RequestError, '"price": expected 3 rows, got 1'):
+            make_encoder().encode(make_request(candidates=columns))
+
+    def test_collate_pads_at_the_end(self):
+        encoder = make_encoder()
+        small = make_request(candidates=[features.ints("item", [4])], sequences=[])
+        batch = collate([encoder.encode(make_request()), encoder.encode(small)])
+        self.assertEqual(batch.values["clicks.item"].tolist(), [[2, 3, 4], [0, 0, 0]])
+        self.assertEqual(batch.values["genre"][1].tolist(), [[-1, -1]] * 3)
+        self.assertEqual(batch.lengths["clicks"].tolist(), [3, 0])
+        self.assertEqual(batch.candidates.tolist(), [3, 1])
+        empty = collate([encoder.encode(small)])
+        self.assertEqual(tuple(empty.values["clicks.item"].shape), (1, 1))
+        self.assertEqual(empty.values["price"].dtype.is_floating_point, True)
+        self.assertEqual(encoder.encode(small).values["price"].dtype, np.float32)
+
+
+if __name__ == "__main__":
+    unittest.main()
