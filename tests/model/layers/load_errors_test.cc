@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct Fault {
   std::function<void(RandomModel&)> make;
   std::vector<std::string> message;
 };
+
+// ctest shows parameters beside the names.
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
 v1::SelfAttention& History(RandomModel& m) {
   return *m.manifest.mutable_layers(kHistory)->mutable_self_attention();
