@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace dinghy {
 namespace {
@@ -25,14 +25,30 @@ v1::Event MakeEvent(const std::string& user, int64_t time_ms) {
   return event;
 }
 
+// Tests with a second process are death tests of the "threadsafe" style: the process starts anew and runs the
+// same test up to the statement that is to end it. (A mere fork would inherit RocksDB's thread pools without
+// their threads.) It finds the folder of the first process in this variable.
+constexpr char kFolderVariable[] = "DINGHY_ROCKSDB_STORE_TEST_FOLDER";
+
 class RocksDbStoreTest : public ::testing::Test {
  protected:
   RocksDbStoreTest() {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    const char* const given = ::getenv(kFolderVariable);
+    first_process_ = given == nullptr;
+    if (!first_process_) {
+      folder_ = given;
+      return;
+    }
     folder_ =
         ::testing::TempDir() + "rocksdb_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
+    ::setenv(kFolderVariable, folder_.c_str(), 1);
   }
-  ~RocksDbStoreTest() override { std::filesystem::remove_all(folder_); }
+  ~RocksDbStoreTest() override {
+    ::unsetenv(kFolderVariable);
+    std::filesystem::remove_all(folder_);
+  }
 
   std::unique_ptr<BehaviorStore> Open(bool sync = true) {
     auto store = OpenRocksDbStore({.path = folder_, .sync = sync});
@@ -40,16 +56,18 @@ class RocksDbStoreTest : public ::testing::Test {
     return store.ok() ? *std::move(store) : nullptr;
   }
 
-  // Runs `work` in another process, which then ends at once: nothing is closed or flushed.
-  static void InDyingProcess(const std::function<bool()>& work) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) ::_exit(work() ? 0 : 1);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  // Appends `count` events of each user, one call after the other, and ends the process at once: nothing is
+  // closed.
+  void AppendAndDie(const std::vector<std::string>& users, int count) {
+    const auto store = OpenRocksDbStore({.path = folder_});
+    bool ok = store.ok();
+    for (int i = 0; ok && i < count; ++i) {
+      for (const std::string& user : users) ok = ok && (*store)->Append({MakeEvent(user, i)}).ok();
+    }
+    ::_exit(ok ? 0 : 1);
   }
 
+  bool first_process_ = true;
   std::string folder_;
 };
 
@@ -66,46 +84,22 @@ TEST_F(RocksDbStoreTest, KeepsEventsAndDeletionsOverReopening) {
 }
 
 TEST_F(RocksDbStoreTest, AcknowledgedAppendsSurviveADyingProcess) {
-  InDyingProcess([&] {
-    auto store = OpenRocksDbStore({.path = folder_});
-    if (!store.ok()) return false;
-    for (int i = 0; i < 20; ++i) {
-      if (!(*store)->Append({MakeEvent("a", i), MakeEvent("b", i)}).ok()) return false;
-    }
-    (void)store->release();
-    return true;
-  });
+  EXPECT_EXIT(AppendAndDie({"a", "b"}, 20), ::testing::ExitedWithCode(0), "");
   auto store = Open();
   EXPECT_EQ(store->Fetch("a", {})->size(), 20u);
   EXPECT_EQ(store->Fetch("b", {})->size(), 20u);
 }
 
 TEST_F(RocksDbStoreTest, SaysThatAnotherProcessHasTheFolder) {
-  int ready[2], done[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  ASSERT_EQ(::pipe(done), 0);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  char byte = 0;
-  if (child == 0) {
-    auto store = OpenRocksDbStore({.path = folder_});
-    byte = store.ok() ? 'y' : 'n';
-    bool ok = ::write(ready[1], &byte, 1) == 1 && ::read(done[0], &byte, 1) == 1;
-    if (store.ok()) (void)store->release();
-    ::_exit(ok ? 0 : 1);
-  }
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_EQ(byte, 'y');
-  const auto second = OpenRocksDbStore({.path = folder_});
-  EXPECT_EQ(::write(done[1], &byte, 1), 1);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  for (const int file : {ready[0], ready[1], done[0], done[1]}) ::close(file);
-
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
-  EXPECT_THAT(std::string(second.status().message()),
-              HasSubstr("store " + folder_ + ": the folder is locked"));
-  EXPECT_NE(Open(), nullptr);  // and free once the other one is gone
+  const auto first = first_process_ ? Open() : nullptr;
+  const auto open_and_exit = [&] {
+    const auto second = OpenRocksDbStore({.path = folder_});
+    std::fprintf(stderr, "%s\n", second.status().ToString().c_str());
+    ::_exit(second.ok() ? 1 : 0);
+  };
+  EXPECT_EXIT(open_and_exit(), ::testing::ExitedWithCode(0),
+              "FAILED_PRECONDITION: store " + folder_ + ": the folder is locked");
+  EXPECT_TRUE(first->Append({MakeEvent("a", 1)}).ok());
 }
 
 TEST_F(RocksDbStoreTest, SaysThatThisProcessHasTheFolder) {
@@ -159,15 +153,7 @@ TEST_F(RocksDbStoreTest, ADamagedRecordIsDataLossAndNamesItsKey) {
 }
 
 TEST_F(RocksDbStoreTest, DamageInsideTheWriteAheadLogIsSeen) {
-  InDyingProcess([&] {
-    auto store = OpenRocksDbStore({.path = folder_});
-    if (!store.ok()) return false;
-    for (int i = 0; i < 200; ++i) {
-      if (!(*store)->Append({MakeEvent("somebody with a name", i)}).ok()) return false;
-    }
-    (void)store->release();
-    return true;
-  });
+  EXPECT_EXIT(AppendAndDie({"somebody with a name"}, 200), ::testing::ExitedWithCode(0), "");
   std::string log;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (entry.path().extension() == ".log") log = entry.path().string();
