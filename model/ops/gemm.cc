@@ -31,6 +31,13 @@ absl::Status OneDnnError(int64_t m, int64_t k, int64_t n, const dnnl::error& err
                                           "]: oneDNN: ", error.what(), " (status ", error.status, ")"));
 }
 
+void CopyRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
+              int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * to_stride, from + r * from_stride, static_cast<size_t>(width) * sizeof(float));
+  }
+}
+
 // The one oneDNN primitive behind both classes. The constructor throws dnnl::error.
 class Matmul {
  public:
@@ -231,13 +238,6 @@ class BlockLinear : public RowLinear {
   std::string Choice() const override { return absl::StrCat("oneDNN ", block_); }
 
  private:
-  static void CopyRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,
-                       int64_t to_stride) {
-    for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(to + r * to_stride, from + r * from_stride, static_cast<size_t>(width) * sizeof(float));
-    }
-  }
-
   const int64_t in_;
   const int64_t out_;
   const int64_t block_;
@@ -250,25 +250,47 @@ class BlockLinear : public RowLinear {
 
 class OneDnnGemm : public Gemm {
  public:
+  // The constructor throws dnnl::error.
   explicit OneDnnGemm(const Options& o)
-      : has_bias_(o.bias),
-        matmul_(
-            {.src = Strided(o.m, o.k, o.a_stride, 1),
-             .weights = o.transpose_b ? Strided(o.k, o.n, 1, o.b_stride) : Strided(o.k, o.n, o.b_stride, 1),
-             .bias = Strided(1, o.n, o.n, 1),
-             .dst = Strided(o.m, o.n, o.c_stride, 1),
-             .has_bias = o.bias,
-             .accumulate = o.accumulate}) {}
+      : m_(o.m),
+        c_stride_(o.c_stride),
+        // oneDNN 3.7 takes a column for packed, whatever its stride.
+        pack_column_(o.n == 1 && o.m > 1 && o.c_stride > 1),
+        accumulate_(o.accumulate),
+        has_bias_(o.bias),
+        matmul_({.src = Rows(o.m, o.k, o.a_stride),
+                 .weights = o.transpose_b ? Strided(o.k, o.n, 1, o.n == 1 ? o.k : o.b_stride)
+                                          : Rows(o.k, o.n, o.b_stride),
+                 .bias = Strided(1, o.n, o.n, 1),
+                 .dst = Rows(o.m, o.n, pack_column_ ? 1 : o.c_stride),
+                 .has_bias = o.bias,
+                 .accumulate = o.accumulate}) {}
 
   void Run(const float* a, const float* b, const float* bias, float* c, Scratch& scratch) const override {
     DINGHY_OPS_CHECK(has_bias_ == (bias != nullptr));
     const Scratch::Scope scope(scratch);
     std::unique_ptr<Matmul::Call> call = matmul_.Take(b, bias, scratch);
-    call->Execute(a, c);
+    if (pack_column_) {
+      float* column = scratch.Floats(static_cast<size_t>(m_));
+      if (accumulate_) CopyRows(c, c_stride_, m_, 1, column, 1);
+      call->Execute(a, column);
+      CopyRows(column, 1, m_, 1, c, c_stride_);
+    } else {
+      call->Execute(a, c);
+    }
     matmul_.GiveBack(std::move(call), scratch);
   }
 
  private:
+  // The stride of a single row means nothing, but may lead oneDNN astray.
+  static Desc Rows(int64_t rows, int64_t columns, int64_t stride) {
+    return Strided(rows, columns, rows == 1 ? columns : stride, 1);
+  }
+
+  const int64_t m_;
+  const int64_t c_stride_;
+  const bool pack_column_;
+  const bool accumulate_;
   const bool has_bias_;
   const Matmul matmul_;
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <string>
@@ -68,9 +69,10 @@ class GemmTest : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(GemmTest, EqualsTheNaiveProduct) {
   const Variant& v = GetParam();
-  const int64_t sizes[][3] = {{1, 1, 1},   {1, 1, 80},   {1, 40, 1},    {2, 1, 7},    {7, 2, 16},
-                              {16, 17, 1}, {17, 1, 65},  {63, 64, 65},  {64, 80, 40}, {50, 80, 64},
-                              {65, 63, 2}, {80, 200, 7}, {200, 33, 80}, {1, 64, 200}};
+  const int64_t sizes[][3] = {{1, 1, 1},    {1, 1, 80},   {1, 40, 1},    {7, 1, 1},
+                              {1, 200, 64}, {2, 1, 7},    {7, 2, 16},    {16, 17, 1},
+                              {17, 1, 65},  {63, 64, 65}, {64, 80, 40},  {50, 80, 64},
+                              {65, 63, 2},  {80, 200, 7}, {200, 33, 80}, {1, 64, 200}};
   Scratch scratch;
   for (const auto& [m, n, k] : sizes) {
     const Gemm::Options o = {.m = m,
