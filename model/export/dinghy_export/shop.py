@@ -267,7 +267,9 @@ def write_demo(folder, shop, requests, catalog, model, origin):
     keys = [(user, page) for user in range(DEMO_USERS) for page in DEMO_PAGES]
     logs = (_score_log(requests, model, encoder, *key) for key in keys)
     write_lines(os.path.join(folder, "requests.jsonl"), logs)
-    example = dict(requests.request(*EXAMPLE, inline=False), explain={"topK": 5})
+    best = np.argsort(-scores_of(model, encoder, requests.request(*EXAMPLE))["click"])[:2]
+    explain = {"topK": 5, "candidates": best.tolist()}
+    example = dict(requests.request(*EXAMPLE, inline=False), explain=explain)
     with open(os.path.join(folder, "request.json"), "w", encoding="utf-8") as file:
         file.write(json.dumps(plain(example), indent=1) + "\n")
 

@@ -137,7 +137,7 @@ class DemoTest(unittest.TestCase):
     def test_example_request(self):
         with open(os.path.join(DEMO, "request.json"), encoding="utf-8") as file:
             request = json.load(file)
-        self.assertEqual(request["explain"], {"topK": 5})
+        self.assertEqual(request["explain"]["topK"], 5)
         self.assertTrue(any(event["userId"] == request["userId"] for event in read_lines("events.jsonl")))
         self.assertGreaterEqual(min(request["candidates"][0]["ints"]["values"]), FIRST_ITEM)
 
