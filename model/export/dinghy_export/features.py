@@ -81,15 +81,20 @@ def identity(rows):
 
 def murmur3(seed, buckets, first_row, examples, hash_input="TEXT"):
     """A hashed vocabulary; `examples` are ids whose rows the server checks when it loads the bundle."""
-    vocabulary = {"seed": seed, "buckets": buckets, "firstRow": first_row, "input": hash_input}
+    return _hashed("murmur3", {"seed": seed, "buckets": buckets, "firstRow": first_row, "input": hash_input}, examples)
+
+
+def farm_hash(buckets, first_row, examples, hash_input="TEXT"):
+    """As murmur3, by FarmHash Fingerprint64."""
+    return _hashed("farmHash", {"buckets": buckets, "firstRow": first_row, "input": hash_input}, examples)
+
+
+def _hashed(name, vocabulary, examples):
     vocabulary["examples"] = [
-        {
-            ("text" if isinstance(example, str) else "integer"): example,
-            "row": _murmur3_row(vocabulary, example),
-        }
+        {"text" if isinstance(example, str) else "integer": example, "row": _hashed_row(name, vocabulary, example)}
         for example in examples
     ]
-    return {"murmur3": vocabulary}
+    return {name: vocabulary}
 
 
 def file_vocabulary(path, first_row):
@@ -161,8 +166,9 @@ def table_rows(feature, tokens=0):
     kind = feature["id"]
     if "identity" in kind:
         rows = kind["identity"]["rows"]
-    elif "murmur3" in kind:
-        rows = kind["murmur3"]["firstRow"] + kind["murmur3"]["buckets"]
+    elif _hash_name(kind):
+        vocabulary = kind[_hash_name(kind)]
+        rows = vocabulary["firstRow"] + vocabulary["buckets"]
     else:
         rows = kind["file"]["firstRow"] + tokens
     return max([rows] + [kind[row] + 1 for row in ("padRow", "oovRow") if row in kind])
@@ -177,8 +183,13 @@ def width(feature, dims):
     return dims[feature["table"]]
 
 
-def _murmur3_row(vocabulary, value):
-    hashed = hashing.murmur3_32(hashing.hash_input(value, vocabulary["input"]), vocabulary["seed"])
+def _hash_name(id_kind):
+    return next((name for name in ("murmur3", "farmHash") if name in id_kind), None)
+
+
+def _hashed_row(name, vocabulary, value):
+    data = hashing.hash_input(value, vocabulary["input"])
+    hashed = hashing.farm_fingerprint64(data) if name == "farmHash" else hashing.murmur3_32(data, vocabulary["seed"])
     return vocabulary["firstRow"] + hashed % vocabulary["buckets"]
 
 
@@ -324,7 +335,8 @@ class FeatureEncoder:
     def _encode_rows(self, feature, rows):
         if "numeric" in feature:
             kind = feature["numeric"]
-            values = (np.asarray(rows, dtype=np.float64).reshape(len(rows)) - kind["mean"]) / kind["stddev"]
+            raw = np.asarray(rows, dtype=np.float32).astype(np.float64)
+            values = (raw.reshape(len(rows)) - kind["mean"]) / kind["stddev"]
             return values.astype(np.float32).reshape(len(rows), 1)
         if "vector" in feature:
             return np.asarray(rows, dtype=np.float32).reshape(len(rows), feature["vector"]["dim"])
@@ -356,8 +368,8 @@ class FeatureEncoder:
         if "identity" in kind:
             if value < kind["identity"]["rows"]:
                 return value
-        elif "murmur3" in kind:
-            return _murmur3_row(kind["murmur3"], value)
+        elif _hash_name(kind):
+            return _hashed_row(_hash_name(kind), kind[_hash_name(kind)], value)
         else:
             line = self._tokens[kind["file"]["path"]].get(str(value))
             if line is not None:

@@ -66,6 +66,16 @@ class HashTest(unittest.TestCase):
         for (data, seed), expected in vectors.items():
             self.assertEqual(hashing.murmur3_32(data, seed), expected, (data, seed))
 
+    def test_farm_fingerprint64_of_every_path(self):
+        vectors = {  # length -> hash, from the C++ library
+            0: 0x9AE16A3B2F90404F, 3: 0x373A2B2A12E0C581, 7: 0x960838FBC6D9C975, 12: 0x12A0D52D6F922439,
+            20: 0x9C9EAF52A36E5A4C, 40: 0xF74F22348CADE37F, 64: 0xF03EAC52D3535, 65: 0xFB360C5023F60DB6,
+            128: 0x33EF435F17AF1739, 129: 0xC30A81B637D2E4DD, 200: 0x51320A19A60CBD6E,
+        }
+        for size, expected in vectors.items():
+            data = bytes((index * 37 + 11) & 255 for index in range(size))
+            self.assertEqual(hashing.farm_fingerprint64(data), expected, size)
+
     def test_input_bytes(self):
         self.assertEqual(hashing.hash_input(-5, "TEXT"), b"-5")
         self.assertEqual(hashing.hash_input(-1, "INT64_LE"), b"\xff" * 8)
@@ -78,6 +88,15 @@ class HashTest(unittest.TestCase):
         encoder = FeatureEncoder([], [feature], "item")
         encoded = encoder.encode({"user": [features.strings("city", ["Porto"])]})
         self.assertEqual(encoded.values["city"].tolist(), [row])
+        self.assertEqual(features.table_rows(feature), 66)
+
+    def test_farm_hash_vocabulary(self):
+        vocabulary = features.farm_hash(buckets=100, first_row=1, examples=[42], hash_input="INT64_LE")
+        row = 1 + hashing.farm_fingerprint64((42).to_bytes(8, "little")) % 100
+        self.assertEqual(vocabulary["farmHash"]["examples"], [{"integer": 42, "row": row}])
+        feature = features.id_feature("item", CANDIDATE, "item", vocabulary)
+        encoded = FeatureEncoder([], [feature], "item").encode({"candidates": [features.ints("item", [42])]})
+        self.assertEqual(encoded.values["item"].tolist(), [row])
 
 
 class EncoderTest(unittest.TestCase):
