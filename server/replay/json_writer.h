@@ -6,6 +6,7 @@
 #ifndef DINGHY_SERVER_REPLAY_JSON_WRITER_H_
 #define DINGHY_SERVER_REPLAY_JSON_WRITER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,7 +38,7 @@ class JsonWriter {
   void Start(const std::string& name);
 
   std::string text_;
-  int depth_ = 0;
+  size_t depth_ = 0;
   bool first_ = true;  // nothing stands in the innermost object or array yet
 };
 
