@@ -31,17 +31,17 @@ namespace dinghy {
 
 // Names a version: a number, or a label (`stable` where both are absent).
 struct ModelChoice {
-  std::string model;  // may be empty where there is one model
+  std::string model = {};  // may be empty where there is one model
   int64_t version = 0;
   bool by_version = false;
-  std::string label;
+  std::string label = {};
 };
 
 class ModelRegistry {
  public:
   struct Options {
     std::string root;
-    EncoderOptions encoder;
+    EncoderOptions encoder = {};
     std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(const std::string& directory,
                                                                const EncoderOptions& options)>
         load = LoadModel;

@@ -27,12 +27,12 @@ namespace dinghy {
 // Exactly one of `run` and `drop` is called for accepted work, on a worker.
 struct Work {
   absl::Time deadline = absl::InfiniteFuture();
-  std::function<bool()> cancelled;  // may be empty; asked when a worker gets to it
+  std::function<bool()> cancelled = nullptr;  // may be empty; asked when a worker gets to it
   // Does the work; WorkerState::queue is how long it waited.
-  std::function<void(WorkerState&)> run;
+  std::function<void(WorkerState&)> run = nullptr;
   // DEADLINE_EXCEEDED: the deadline had passed when a worker got to it; CANCELLED: nobody waits for it any
   // more.
-  std::function<void(const absl::Status&)> drop;
+  std::function<void(const absl::Status&)> drop = nullptr;
 };
 
 class WorkerPool {
