@@ -73,8 +73,10 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(Options opt
   registry->loader_ = std::thread([raw = registry.get()] { raw->RunLoader(); });
   registry->Reload();
   if (!registry->Models().empty()) return registry;
+  const absl::StatusOr<std::vector<v1::ModelVersionStatus>> versions = registry->Status("");
+  if (!versions.ok()) return versions.status();
   std::vector<std::string> failures;
-  for (const v1::ModelVersionStatus& status : *registry->Status("")) {
+  for (const v1::ModelVersionStatus& status : *versions) {
     failures.push_back(absl::StrCat(status.model(), "/", status.version(), ": ", status.error()));
   }
   if (failures.empty()) {

@@ -248,6 +248,10 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const
   // What needs no history first, so that a bad request does not cost a fetch.
   const absl::StatusOr<int> candidates = loaded.encoder->CountCandidates(request);
   if (!candidates.ok()) return candidates.status();
+  if (*candidates > options_.max_candidates) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("candidates: expected at most ", options_.max_candidates, ", got ", *candidates));
+  }
   const absl::StatusOr<std::vector<int>> picked = PickOutputs(manifest, request);
   if (!picked.ok()) return picked.status();
   if (absl::Status status = CheckDebug(loaded, request); !status.ok()) return status;

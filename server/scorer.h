@@ -8,6 +8,7 @@
 #define DINGHY_SERVER_SCORER_H_
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,7 @@ struct WorkerState {
 };
 
 struct ScorerOptions {
+  int max_candidates = std::numeric_limits<int>::max();  // per request, beside what the encoder allows
   bool reject_unknown_features = false;
   std::function<absl::Time()> now = [] { return absl::Now(); };
 };

@@ -4,6 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -54,7 +55,8 @@ absl::Status Server::OpenParts() {
 
   ModelRegistry::Options registry_options;
   registry_options.root = config_.model_root();
-  registry_options.encoder.max_candidates = static_cast<int>(config_.max_candidates());
+  // The scorer limits requests; a bundle's golden requests may be larger.
+  registry_options.encoder.max_candidates = std::numeric_limits<int>::max();
   auto registry = ModelRegistry::Create(std::move(registry_options));
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
@@ -71,7 +73,8 @@ absl::Status Server::OpenParts() {
   }
 
   scorer_ = std::make_unique<Scorer>(
-      store_.get(), ScorerOptions{.reject_unknown_features = config_.unknown_features() == v1::REJECT});
+      store_.get(), ScorerOptions{.max_candidates = static_cast<int>(config_.max_candidates()),
+                                  .reject_unknown_features = config_.unknown_features() == v1::REJECT});
   auto pool = WorkerPool::Create(
       {.workers = static_cast<int>(config_.workers()), .queue = static_cast<int>(config_.queue())});
   if (!pool.ok()) return pool.status();

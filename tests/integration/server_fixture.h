@@ -24,12 +24,12 @@
 
 namespace dinghy {
 
-// Free ports, two workers, no store, no log.
+// A free port, no HTTP, two workers, no store, no log.
 inline v1::ServerConfig TestConfig(const std::string& model_root) {
   v1::ServerConfig config;
   config.set_model_root(model_root);
   config.set_listen("127.0.0.1:0");
-  config.set_metrics_listen("127.0.0.1:0");
+  config.set_metrics_listen("off");
   config.set_workers(2);
   return config;
 }

@@ -60,6 +60,13 @@ class ServerTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete models_; }
 
+  // civetweb takes up to two seconds to stop, so only few tests have HTTP.
+  static v1::ServerConfig WithHttp() {
+    v1::ServerConfig config = TestConfig(*models_);
+    config.set_metrics_listen("127.0.0.1:0");
+    return config;
+  }
+
   static v1::ServerConfig WithRocksDb(const std::string& name) {
     v1::ServerConfig config = TestConfig(*models_);
     config.mutable_store()->mutable_rocksdb()->set_path(FreshFolder(name));
@@ -262,7 +269,7 @@ TEST_F(ServerTest, FaultsOfRequestsAreInvalidArgument) {
 }
 
 TEST_F(ServerTest, Health) {
-  auto server = Server::Create(TestConfig(*models_));
+  auto server = Server::Create(WithHttp());
   ASSERT_TRUE(server.ok()) << server.status();
   const Client client((*server)->port());
   EXPECT_EQ(client.Health(""), HealthCheckResponse::SERVING);
@@ -314,7 +321,7 @@ TEST_F(ServerTest, ReflectionListsTheServices) {
 }
 
 TEST_F(ServerTest, MetricsCount) {
-  auto server = Server::Create(TestConfig(*models_));
+  auto server = Server::Create(WithHttp());
   ASSERT_TRUE(server.ok()) << server.status();
   const Client client((*server)->port());
   client.Score(MakeTestRequest({.candidates = 3}));
@@ -343,7 +350,7 @@ TEST_F(ServerTest, MetricsCount) {
 }
 
 TEST_F(ServerTest, APortInUseIsRefused) {
-  auto first = Server::Create(TestConfig(*models_));
+  auto first = Server::Create(WithHttp());
   ASSERT_TRUE(first.ok()) << first.status();
   v1::ServerConfig config = TestConfig(*models_);
   config.set_listen(absl::StrCat("127.0.0.1:", (*first)->port()));

@@ -405,7 +405,7 @@ TEST_F(ScorerTest, FaultsNameWhatWasExpectedAndWhatCame) {
   expect([](Request& r) { *r.add_sequences() = r.sequences(0); }, invalid, {"clicks"});
   expect([](Request& r) { r.mutable_sequences(0)->set_event_time_ms(2, kNow); }, invalid, {"clicks"});
   expect([](Request& r) { r.mutable_sequences(0)->mutable_columns(0)->mutable_ints()->add_values(1); },
-         invalid, {"item", "3", "4"});
+         invalid, {"clicks", "3", "4"});
   expect(
       [](Request& r) {
         v1::Column& category = *r.add_candidates();
