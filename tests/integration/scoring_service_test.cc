@@ -116,6 +116,7 @@ TEST_F(ScoringServiceTest, ACancelledCallIsSkipped) {
   ASSERT_TRUE(queue.Next(&tag, &ok));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   Release();
+  while (pool_->Queued() > 0) std::this_thread::yield();
   // The service goes on, whether or not the server heard of the cancellation before the worker got to the
   // call.
   EXPECT_EQ(client_->Score(MakeTestRequest({})).outputs_size(), 2);
