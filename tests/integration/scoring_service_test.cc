@@ -46,17 +46,16 @@ class ScoringServiceTest : public ::testing::Test {
     service_->Stop();
   }
 
-  // Occupies the worker until Release.
+  // Occupies the worker until Release. Once a test.
   void Hold() {
-    std::promise<void> started;
     Work work;
-    work.run = [&](WorkerState&) {
-      started.set_value();
+    work.run = [this](WorkerState&) {
+      started_.set_value();
       released_.get_future().wait();
     };
     work.drop = [](const absl::Status&) {};
     ASSERT_TRUE(pool_->Submit(std::move(work)).ok());
-    started.get_future().wait();
+    started_.get_future().wait();
   }
   void Release() { released_.set_value(); }
 
@@ -67,6 +66,7 @@ class ScoringServiceTest : public ::testing::Test {
   std::unique_ptr<ScoringService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Client> client_;
+  std::promise<void> started_;
   std::promise<void> released_;
 };
 

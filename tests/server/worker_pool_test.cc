@@ -1,5 +1,5 @@
 // The bounded queue and its workers. Work blocks on promises, the clock stands still: nothing here waits for
-// time.
+// time. A pool comes after all that its work refers to, so that its workers have ended when that goes.
 #include "server/worker_pool.h"
 
 #include <gmock/gmock.h>
@@ -43,19 +43,19 @@ TEST(WorkerPoolTest, RefusesSenselessOptions) {
 }
 
 TEST(WorkerPoolTest, RunsOnAsManyWorkersAsItHas) {
-  auto pool = *WorkerPool::Create({.workers = 3, .queue = 3});
   Blocker blockers[3];
+  auto pool = *WorkerPool::Create({.workers = 3, .queue = 3});
   for (Blocker& blocker : blockers) ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
   for (Blocker& blocker : blockers) blocker.AwaitStart();  // all at the same time
   for (Blocker& blocker : blockers) blocker.Release();
 }
 
 TEST(WorkerPoolTest, AFullQueueRefusesWithAHint) {
-  auto pool = *WorkerPool::Create({.workers = 1, .queue = 2});
   Blocker blocker;
+  std::promise<absl::Status> first, second, third, fourth;
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 2});
   ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
   blocker.AwaitStart();
-  std::promise<absl::Status> first, second, third;
   EXPECT_TRUE(pool->Submit(Recording(first)).ok());
   EXPECT_TRUE(pool->Submit(Recording(second)).ok());
   EXPECT_EQ(pool->Queued(), 2);
@@ -66,23 +66,23 @@ TEST(WorkerPoolTest, AFullQueueRefusesWithAHint) {
   blocker.Release();
   EXPECT_TRUE(first.get_future().get().ok());
   EXPECT_TRUE(second.get_future().get().ok());
-  EXPECT_TRUE(pool->Submit(Recording(third)).ok());  // there is room again
-  EXPECT_TRUE(third.get_future().get().ok());
+  EXPECT_TRUE(pool->Submit(Recording(fourth)).ok());  // there is room again
+  EXPECT_TRUE(fourth.get_future().get().ok());
 }
 
 TEST(WorkerPoolTest, WorkPastItsDeadlineIsDroppedAndTheWaitIsMeasured) {
   std::atomic<int64_t> now_ms = 1000;
+  Blocker blocker;
+  std::promise<absl::Status> late, in_time;
+  std::promise<absl::Duration> waited;
   auto pool = *WorkerPool::Create(
       {.workers = 1, .queue = 4, .now = [&now_ms] { return absl::FromUnixMillis(now_ms); }});
-  Blocker blocker;
   ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
   blocker.AwaitStart();
-  std::promise<absl::Status> late, in_time;
   Work late_work = Recording(late);
   late_work.deadline = absl::FromUnixMillis(1050);
   Work other = Recording(in_time);
   other.deadline = absl::FromUnixMillis(1051);
-  std::promise<absl::Duration> waited;
   Work measured{.run = [&](WorkerState& state) { waited.set_value(state.queue); },
                 .drop = [](const absl::Status&) {}};
   ASSERT_TRUE(pool->Submit(std::move(late_work)).ok());
@@ -96,12 +96,12 @@ TEST(WorkerPoolTest, WorkPastItsDeadlineIsDroppedAndTheWaitIsMeasured) {
 }
 
 TEST(WorkerPoolTest, CancelledWorkIsSkipped) {
-  auto pool = *WorkerPool::Create({.workers = 1, .queue = 4});
   Blocker blocker;
-  ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
-  blocker.AwaitStart();
   std::atomic<bool> cancelled = false;
   std::promise<absl::Status> outcome;
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 4});
+  ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
+  blocker.AwaitStart();
   Work work = Recording(outcome);
   work.cancelled = [&cancelled] { return cancelled.load(); };
   ASSERT_TRUE(pool->Submit(std::move(work)).ok());
@@ -111,11 +111,12 @@ TEST(WorkerPoolTest, CancelledWorkIsSkipped) {
 }
 
 TEST(WorkerPoolTest, ShutdownFinishesWhatWasTakenAndTakesNoMore) {
-  auto pool = *WorkerPool::Create({.workers = 1, .queue = 10});
   Blocker blocker;
+  std::atomic<int> done = 0;
+  std::promise<absl::Status> unused;
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 10});
   ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
   blocker.AwaitStart();
-  std::atomic<int> done = 0;
   for (int i = 0; i < 10; ++i) {
     ASSERT_TRUE(
         pool->Submit({.run = [&done](WorkerState&) { ++done; }, .drop = [](const absl::Status&) {}}).ok());
@@ -123,14 +124,13 @@ TEST(WorkerPoolTest, ShutdownFinishesWhatWasTakenAndTakesNoMore) {
   blocker.Release();
   pool->Shutdown();
   EXPECT_EQ(done, 10);
-  std::promise<absl::Status> unused;
   EXPECT_EQ(pool->Submit(Recording(unused)).code(), absl::StatusCode::kUnavailable);
   pool->Shutdown();
 }
 
 TEST(WorkerPoolTest, ManySubmittersLoseNothing) {
-  auto pool = *WorkerPool::Create({.workers = 2, .queue = 1000});
   std::atomic<int> done = 0;
+  auto pool = *WorkerPool::Create({.workers = 2, .queue = 1000});
   std::vector<std::thread> submitters;
   for (int t = 0; t < 4; ++t) {
     submitters.emplace_back([&] {
