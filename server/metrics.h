@@ -43,7 +43,9 @@ class Metrics {
 
   void CountLogged() { log_records_.Increment(); }
   void CountLogDropped() { log_dropped_.Increment(); }
-  void SetQueued(int queued) { queued_.Set(queued); }
+  // A request begins or ends its wait for a worker.
+  void CountQueued() { queued_.Increment(); }
+  void CountTaken() { queued_.Decrement(); }
 
   // model_version{model}: the version that `stable` points at.
   void SetModelVersions(const std::map<std::string, int64_t>& versions);

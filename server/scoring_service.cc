@@ -152,12 +152,21 @@ void ScoringService::Enqueue(Call* call) {
   Work work{
       .deadline = absl::FromChrono(call->context.deadline()),
       .cancelled = [call] { return call->cancelled.load(); },
-      .run = [this, call](WorkerState& state) { ScoreOnWorker(call, state); },
-      .drop = [this, call](const absl::Status& status) { Refuse(call, status, "", 0); },
+      .run =
+          [this, call](WorkerState& state) {
+            parts_.metrics.CountTaken();
+            ScoreOnWorker(call, state);
+          },
+      .drop =
+          [this, call](const absl::Status& status) {
+            parts_.metrics.CountTaken();
+            Refuse(call, status, "", 0);
+          },
   };
+  parts_.metrics.CountQueued();  // before a worker can take it
   const absl::Status taken = parts_.pool.Submit(std::move(work));
-  parts_.metrics.SetQueued(parts_.pool.Queued());
   if (taken.ok()) return;
+  parts_.metrics.CountTaken();
   const int64_t retry = std::max<int64_t>(1, absl::ToInt64Milliseconds(parts_.pool.RetryAfter()));
   call->context.AddTrailingMetadata("retry-after-ms", absl::StrCat(retry));
   Refuse(call, taken, "", 0);

@@ -122,6 +122,29 @@ TEST_F(ScoringServiceTest, ACancelledCallIsSkipped) {
   EXPECT_EQ(client_->Score(MakeTestRequest({})).outputs_size(), 2);
 }
 
+TEST_F(ScoringServiceTest, TheGaugeOfWaitingRequestsFallsBackToZero) {
+  Hold();
+  grpc::CompletionQueue queue;
+  grpc::ClientContext waiting;
+  v1::ScoreResponse response;
+  grpc::Status status;
+  const auto call = client_->scoring->AsyncScore(&waiting, MakeTestRequest({}), &queue);
+  call->Finish(&response, &status, nullptr);
+  while (pool_->Queued() == 0) std::this_thread::yield();
+  EXPECT_THAT(metrics_.Text(), HasSubstr("dinghy_queued_requests 1\n"));
+  grpc::ClientContext refused;
+  v1::ScoreResponse none;
+  EXPECT_EQ(client_->scoring->Score(&refused, MakeTestRequest({}), &none).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("dinghy_queued_requests 1\n"));
+  Release();
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(metrics_.Text(), HasSubstr("dinghy_queued_requests 0\n"));
+}
+
 TEST_F(ScoringServiceTest, ShutdownAnswersWhatWasTaken) {
   Hold();
   grpc::ClientContext context;
