@@ -19,6 +19,7 @@ std::string ToText(const ReplayReport& report, const ReplayOptions& options) {
   if (report.not_replayable > 0) {
     absl::StrAppend(&text, "skipped: ", report.not_replayable, " logs that lack a feature\n");
   }
+  if (report.requests == 0) absl::StrAppend(&text, "nothing to replay: expected at least 1 log, got 0\n");
   for (const auto& [code, count] : report.errors) absl::StrAppend(&text, "errors: ", count, " ", code, "\n");
   if (!report.first_error.empty()) absl::StrAppend(&text, "  first: ", report.first_error, "\n");
   if (report.misshapen > 0) {

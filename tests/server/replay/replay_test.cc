@@ -303,6 +303,8 @@ TEST(ReplayTest, LogsThatLackAFeatureAreSkippedAndCounted) {
   EXPECT_FALSE(Failed(result.report, {}));
   EXPECT_EQ(result.logs[1].request().request_id(), "r2");
   EXPECT_TRUE(Failed(RunReplay({}).report, {}));  // nothing was shown
+  EXPECT_THAT(ToText(RunReplay({}).report, {}),
+              HasSubstr("nothing to replay: expected at least 1 log, got 0"));
   EXPECT_TRUE(Failed(RunReplay({logs[1]}).report, {}));
 }
 
