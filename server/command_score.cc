@@ -72,6 +72,11 @@ absl::StatusOr<Scored> ScoreOnServer(const ScoreFlags& flags, const v1::ScoreReq
 absl::StatusOr<Scored> ScoreInProcess(const ScoreFlags& flags, const v1::ScoreRequest& request) {
   const auto scorer = InProcessScorer::Create(flags.bundle, flags.store);
   if (!scorer.ok()) return scorer.status();
+  const int64_t version = (*scorer)->version();
+  if (request.version_choice_case() == v1::ScoreRequest::kVersion && request.version() != version) {
+    return absl::NotFoundError(
+        absl::StrCat("version: expected ", version, " as the bundle's folder says, got ", request.version()));
+  }
   absl::StatusOr<v1::ScoreResponse> response = (*scorer)->Score(request);
   if (!response.ok()) return response.status();
   return Scored{*std::move(response), (*scorer)->manifest().item_feature()};

@@ -7,6 +7,7 @@
 #ifndef DINGHY_SERVER_IN_PROCESS_H_
 #define DINGHY_SERVER_IN_PROCESS_H_
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,6 +32,7 @@ class InProcessScorer {
   absl::StatusOr<v1::ScoreResponse> Score(const v1::ScoreRequest& request);
 
   const v1::BundleManifest& manifest() const { return loaded_->bundle->manifest; }
+  int64_t version() const { return loaded_->bundle->version; }  // 0: the folder's name is none
 
  private:
   InProcessScorer(std::unique_ptr<BehaviorStore> store, std::unique_ptr<LoadedModel> loaded)

@@ -24,11 +24,23 @@
 namespace dinghy {
 namespace {
 
-absl::Status ParseJson(const std::string& line, v1::Event& event) {
+// `row` becomes the event_id of an event that has none, as in TSV: two events of one millisecond are two.
+absl::Status ParseJson(const std::string& line, uint64_t row, v1::Event& event) {
   const auto status = google::protobuf::util::JsonStringToMessage(line, &event);
-  if (status.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected the protobuf JSON of an Event: ", std::string(status.message())));
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected the protobuf JSON of an Event: ", std::string(status.message())));
+  }
+  // The message does not tell an absent number from 0, its text does.
+  const auto has = [&line](absl::string_view name, absl::string_view json_name) {
+    return absl::StrContains(line, absl::StrCat("\"", name, "\"")) ||
+           absl::StrContains(line, absl::StrCat("\"", json_name, "\""));
+  };
+  if (event.event_time_ms() == 0 && !has("event_time_ms", "eventTimeMs")) {
+    return absl::InvalidArgumentError("event_time_ms: expected milliseconds since the epoch, got none");
+  }
+  if (event.event_id() == 0 && !has("event_id", "eventId")) event.set_event_id(row);
+  return absl::OkStatus();
 }
 
 // The columns that a TSV header names, and the rows under it.
@@ -273,7 +285,7 @@ absl::Status IngestStream(std::istream& stream, const std::string& name, const I
       header = false;
       if (status.ok()) continue;
     } else {
-      status = format == EventFormat::kTsv ? tsv.ParseRow(line, row, event) : ParseJson(line, event);
+      status = format == EventFormat::kTsv ? tsv.ParseRow(line, row, event) : ParseJson(line, row, event);
       ++row;
       if (status.ok()) status = CheckEvent(event);
     }

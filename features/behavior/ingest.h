@@ -5,15 +5,20 @@
 //       "events.tsv", {}, [&](absl::Span<const v1::Event> events) { return store->Append(events); }, counts);
 //
 // JSONL: the protobuf JSON of one Event a line, such as
+//
 //   {"userId": "alice", "eventTimeMs": "1546300800000", "itemId": "7", "action": "click"}
+//
 // TSV: a header line names the columns, in any order, separated by tabs; there is no quoting:
-//   user_id, event_time_ms, action   needed
-//   item_id, item_key                one or both; a row has exactly one of them
-//   event_id                         default: the number of the row in its file, from 0, empty lines not
-//   counted ingest_time_ms                   default: set by the store <name>:int|float|string          a
-//   value of the event; an empty cell: the event has no such value
-// Empty lines are skipped. Repeating an ingestion is harmless: what is there already is counted as
-// duplicates.
+//
+//   user_id, event_time_ms, action  needed
+//   item_id, item_key               one or both; a row has exactly one of them
+//   ingest_time_ms                  default: set by the store
+//   event_id
+//   <name>:int|float|string         a value of the event; an empty cell: the event has no such value
+//
+// The event_id of an event without one is the number of its line in the file, from 0, neither header nor
+// empty lines counted, so that two events of one millisecond are two. Empty lines are skipped. Repeating an
+// ingestion is harmless: what is there already is counted as duplicates.
 #ifndef DINGHY_FEATURES_BEHAVIOR_INGEST_H_
 #define DINGHY_FEATURES_BEHAVIOR_INGEST_H_
 

@@ -100,6 +100,33 @@ TEST(IngestTest, RowsOfOneMillisecondAreDifferentEventsAndAgainTheyAreDuplicates
   }
 }
 
+TEST(IngestTest, JsonLinesOfOneMillisecondAreDifferentEventsAndAgainTheyAreDuplicates) {
+  auto store = NewMemoryStore();
+  std::vector<uint64_t> ids;
+  const auto append = [&](absl::Span<const v1::Event> events) {
+    for (const v1::Event& event : events) ids.push_back(event.event_id());
+    return store->Append(events);
+  };
+  for (int run = 0; run < 2; ++run) {
+    std::istringstream stream(
+        "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":10,\"action\":\"click\"}\n"
+        "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":11,\"action\":\"click\"}\n"
+        "{\"user_id\":\"a\",\"event_time_ms\":0,\"event_id\":0,\"item_id\":12,\"action\":\"click\"}\n");
+    IngestCounts counts;
+    const absl::Status status = IngestStream(stream, "x.jsonl", {}, append, counts);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(counts.appended, run == 0 ? 3 : 0);
+    EXPECT_EQ(counts.duplicates, run == 0 ? 0 : 3);
+  }
+  EXPECT_THAT(ids, ElementsAre(0, 1, 0, 0, 1, 0));  // what is said to be 0 stays 0
+}
+
+TEST(IngestTest, AJsonLineNeedsATime) {
+  const Outcome outcome = Ingest("{\"userId\":\"a\",\"itemId\":10,\"action\":\"click\"}\n");
+  EXPECT_EQ(Message(outcome), "events:1: event_time_ms: expected milliseconds since the epoch, got none");
+  EXPECT_TRUE(outcome.events.empty());
+}
+
 TEST(IngestTest, AppendsInBatches) {
   std::string text = kHeader;
   for (int i = 0; i < 7; ++i) absl::StrAppend(&text, "a\t", i, "\t1\tclick\n");
@@ -174,7 +201,7 @@ TEST(IngestTest, NamesTheFaultOfAHeaderAndNeverSkipsIt) {
 }
 
 TEST(IngestTest, NamesTheLineOfBadJson) {
-  const std::string good = "{\"userId\":\"a\",\"itemId\":1,\"action\":\"c\"}\n";
+  const std::string good = "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":1,\"action\":\"c\"}\n";
   EXPECT_THAT(Message(Ingest(good + "{\"userId\":\"a\",\"item\":1}\n")),
               HasSubstr("events:2: expected the protobuf"));
   EXPECT_THAT(Message(Ingest(good + good + "{\"userId\":\"a\"")), HasSubstr("events:3: "));
@@ -184,7 +211,7 @@ TEST(IngestTest, TellsTheFormatByNameThenByTheFirstByte) {
   EXPECT_THAT(Message(Ingest("user_id\n", {}, "x.jsonl")),
               HasSubstr("x.jsonl:1: expected the protobuf JSON"));
   EXPECT_THAT(Message(Ingest("{}\n", {}, "x.tsv")), HasSubstr("x.tsv:1: header"));
-  EXPECT_THAT(Message(Ingest("{}\n", {}, "x")), HasSubstr("user_id: expected 1 to 1024 bytes"));
+  EXPECT_THAT(Message(Ingest("{}\n", {}, "x")), HasSubstr("x:1: event_time_ms: expected"));
   EXPECT_THAT(Message(Ingest("{}\n", {.format = EventFormat::kTsv}, "x")), HasSubstr("header"));
 }
 
