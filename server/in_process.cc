@@ -1,8 +1,11 @@
 #include "server/in_process.h"
 
+#include <filesystem>
 #include <limits>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/ops/cpu.h"
 #include "server/config.h"
 
@@ -15,6 +18,14 @@ absl::StatusOr<std::unique_ptr<InProcessScorer>> InProcessScorer::Create(const s
   if (!store.empty()) {
     const absl::StatusOr<v1::StoreConfig> config = ParseStore(store);
     if (!config.ok()) return config.status();
+    // Opening makes a store where there is none: a wrong path would be an empty history that nobody is told
+    // of.
+    const std::filesystem::path path = config->rocksdb().path();
+    std::error_code error;
+    if (!config->has_rocksdb() || !std::filesystem::exists(path / "CURRENT", error)) {
+      return absl::NotFoundError(
+          absl::StrCat("store: expected rocksdb:PATH of a store that exists, got \"", store, "\""));
+    }
     absl::StatusOr<std::unique_ptr<BehaviorStore>> result = OpenStore(*config);
     if (!result.ok()) return result.status();
     opened = *std::move(result);

@@ -24,7 +24,8 @@ namespace dinghy {
 
 class InProcessScorer {
  public:
-  // `store` is as ParseStore takes it, or empty: none. Errors as LoadModel, ParseStore and OpenStore.
+  // `store` is as ParseStore takes it, or empty: none. Errors as LoadModel, ParseStore and OpenStore;
+  // NOT_FOUND where the store does not exist.
   static absl::StatusOr<std::unique_ptr<InProcessScorer>> Create(const std::string& bundle,
                                                                  const std::string& store);
 

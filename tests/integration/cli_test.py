@@ -81,6 +81,10 @@ class CommandLineTest(unittest.TestCase):
         self.expect(run("score"), 2, "dinghy score: expected one of --server and --bundle")
         self.expect(run("score", "--bundle", BUNDLE, "absent.json"), 2, 'dinghy score: file "absent.json"')
         self.expect(run("score", "--bundle", BUNDLE, stdin='{"usr": 1}'), 2, "usr")
+        for store in ("memory", "rocksdb:absent"):  # an empty history that nobody asked for
+            self.expect(run("score", "--bundle", BUNDLE, "--store", store, stdin="{}"), 2,
+                        'store: expected rocksdb:PATH of a store that exists, got "%s"' % store)
+            self.assertFalse(os.path.exists("absent"))
         self.expect(run("ingest", "--store", "redis:x", "-"), 2, 'expected "memory" or "rocksdb:PATH"')
         self.expect(run("replay", "--bundle", BUNDLE, "--log", "absent"), 2, "absent")
         self.expect(run("validate", "absent"), 2, "dinghy validate: ")
