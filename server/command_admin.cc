@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "proto/admin.grpc.pb.h"
 #include "server/client.h"
 #include "server/command.h"
@@ -30,9 +31,10 @@ void PrintStatus(const v1::GetModelStatusResponse& response) {
                           std::find(pinned.begin(), pinned.end(), label) != pinned.end() ? " (pinned)" : "");
         });
     const bool loaded = version.state() == v1::ModelVersionStatus::LOADED;
-    std::cout << absl::StrFormat("%-24s %10d  %-7s %-20s %s\n", version.model(), version.version(),
-                                 loaded ? "loaded" : "failed", labels,
-                                 loaded ? version.bundle_digest().substr(0, 12) : version.error());
+    std::cout << absl::StrFormat(
+        "%-24s %10d  %-7s %-20s %s\n", version.model(), version.version(), loaded ? "loaded" : "failed",
+        labels,
+        loaded ? version.bundle_digest().substr(0, 12) : absl::StrReplaceAll(version.error(), {{"\n", " "}}));
   }
 }
 

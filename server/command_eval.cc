@@ -26,7 +26,7 @@ int Eval(const EvalFlags& flags) {
     std::cerr << "dinghy eval: " << torn << ": ends in an incomplete record, which is left out" << std::endl;
   }
   const EvalReport report = evaluator.Report();
-  std::cout << (flags.json ? ToJson(report) : ToText(report)) << std::endl;
+  std::cout << (flags.json ? ToJson(report) : ToText(report)) << std::flush;
   return kExitOk;
 }
 
@@ -36,7 +36,9 @@ void AddEvalCommand(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("eval", "AUC, gAUC and logloss of the scores in logs, against their labels");
   auto flags = std::make_shared<EvalFlags>();
-  command->add_option("--log,logs", flags->logs, "Score logs: TFRecord or JSON lines, files or folders")
+  command
+      ->add_option("--log,logs", flags->logs,
+                   "TFRecord or JSON lines, files or folders; --log may be left out")
       ->required();
   command->add_flag("--json", flags->json, "JSON instead of a table");
   command->callback([flags, &exit_code] { exit_code = Eval(*flags); });

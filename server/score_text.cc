@@ -41,9 +41,9 @@ void AppendExplanation(const v1::ScoreResponse& response, const v1::Explanation&
     return;
   }
   const bool removal = explanation.behaviors(0).score_change_size() > 0;
-  absl::StrAppend(&text,
-                  absl::StrFormat("    %-12s %-20s %9s  %-*s", "item", "time", "weight", kBarWidth, ""));
+  absl::StrAppend(&text, absl::StrFormat("    %-12s %-20s %9s", "item", "time (UTC)", "weight"));
   if (removal) {
+    text.append(2 + kBarWidth, ' ');
     for (const v1::OutputScores& output : response.outputs()) {
       absl::StrAppend(&text, absl::StrFormat(" %14s", absl::StrCat("d ", output.output())));
     }
@@ -57,8 +57,10 @@ void AppendExplanation(const v1::ScoreResponse& response, const v1::Explanation&
             : absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(behavior.event_time_ms()),
                                absl::UTCTimeZone());
     const auto bar = static_cast<size_t>(std::lround(std::abs(behavior.weight()) / largest * kBarWidth));
-    absl::StrAppend(&text, absl::StrFormat("    %-12s %-20s %9.4f  %-*s", behavior.item(), time,
-                                           behavior.weight(), kBarWidth, std::string(bar, '#')));
+    absl::StrAppend(&text,
+                    absl::StrFormat("    %-12s %-20s %9.4f", behavior.item(), time, behavior.weight()));
+    if (bar > 0) absl::StrAppend(&text, "  ", std::string(bar, '#'));
+    if (removal) text.append(bar > 0 ? kBarWidth - bar : 2 + kBarWidth, ' ');
     for (const float change : behavior.score_change())
       absl::StrAppend(&text, absl::StrFormat(" %+14.6f", change));
     absl::StrAppend(&text, "\n");
@@ -107,19 +109,28 @@ std::string ScoreText(const v1::ScoreRequest& request, const v1::ScoreResponse& 
     absl::StrAppend(&text, "  and ", order.size() - kCandidatesShown, " more\n");
   }
 
+  bool removal = false;
   size_t explained = 0;
   for (const int candidate : order) {
     bool first = true;
     for (const v1::Explanation& explanation : response.explanations()) {
       if (explanation.candidate() != static_cast<uint32_t>(candidate)) continue;
-      if (first && ++explained > kCandidatesExplained) return text;
+      if (first && ++explained > kCandidatesExplained) break;
       if (first) {
         absl::StrAppend(&text, "\nWhat drew the attention of candidate ", candidate, ", item ",
                         CandidateItem(request, item_feature, candidate), "\n");
       }
       first = false;
       AppendExplanation(response, explanation, text);
+      for (const v1::BehaviorAttention& behavior : explanation.behaviors()) {
+        removal = removal || behavior.score_change_size() > 0;
+      }
     }
+  }
+  if (removal) absl::StrAppend(&text, "\nd OUTPUT is the score less the score without this behavior.\n");
+  if (explained > kCandidatesExplained) {
+    absl::StrAppend(&text, "\nExplanations of ", explained - kCandidatesExplained,
+                    " more candidates are in the json format.\n");
   }
   return text;
 }

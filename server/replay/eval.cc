@@ -43,6 +43,12 @@ std::string Number(std::optional<double> value) {
   return value.has_value() ? absl::StrFormat("%.6f", *value) : "-";
 }
 
+// A difference with its sign; what rounds to zero is not negative.
+std::string Signed(double value) {
+  std::string text = absl::StrFormat("%+.6f", value);
+  return text == "-0.000000" ? "+0.000000" : text;
+}
+
 std::string Small(std::optional<double> value) {
   return value.has_value() ? absl::StrFormat("%.2e", *value) : "-";
 }
@@ -179,8 +185,7 @@ std::string ToText(const EvalReport& report) {
     if (row.auc.has_value() && served_auc[row.output].has_value())
       by_auc = *served_auc[row.output] - *row.auc;
     differences.AddRow({row.output, row.source, absl::StrCat(row.compared), Small(row.max_abs_difference),
-                        Small(row.mean_abs_difference),
-                        by_auc.has_value() ? absl::StrFormat("%+.6f", *by_auc) : "-"});
+                        Small(row.mean_abs_difference), by_auc.has_value() ? Signed(*by_auc) : "-"});
   }
   if (report.series.empty()) return absl::StrCat(report.logs, " logs, none of them with scores\n");
   std::string text = absl::StrCat(quality.ToString(), "\n", counts.ToString());

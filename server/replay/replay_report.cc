@@ -10,10 +10,10 @@ namespace dinghy {
 std::string ToText(const ReplayReport& report, const ReplayOptions& options) {
   std::string text = absl::StrFormat(
       "%d requests, %d candidates in %.2f s: %.1f requests/s, %.0f candidates/s\n"
-      "latency: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms (%d callers, %s)\n",
+      "latency: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms (%d %s, %s)\n",
       report.requests, report.candidates, report.seconds, report.requests_per_second,
       report.candidates_per_second, report.p50_ms, report.p90_ms, report.p99_ms, report.max_ms,
-      options.concurrency,
+      options.concurrency, options.concurrency == 1 ? "caller" : "callers",
       options.rate > 0 ? absl::StrFormat("%g requests/s due", options.rate) : "each at once");
   absl::StrAppend(&text, "histories: ", options.histories_from_store ? "from the store" : "as logged", "\n");
   if (report.not_replayable > 0) {
@@ -49,7 +49,7 @@ std::string ToText(const ReplayReport& report, const ReplayOptions& options) {
                                                                     : "equal bits or " + within;
       table.AddRow({row.source, rule, absl::StrCat(row.requests), absl::StrCat(row.scores),
                     absl::StrCat(row.bit_equal), absl::StrFormat("%.2e", row.max_abs_difference),
-                    absl::StrCat(row.bad)});
+                    row.checked ? absl::StrCat(row.bad) : "-"});
     }
     absl::StrAppend(&text, "\n", table.ToString());
   }

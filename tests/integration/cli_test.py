@@ -112,6 +112,9 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(clicks[0]["behaviors"][0]["item"], "5")
         self.assertEqual(len(clicks[0]["behaviors"][0]["scoreChange"]), 2)
         self.expect(run("score", "--bundle", BUNDLE, "--format", "text", stdin=text), 0, "history clicks: 1 behaviors")
+        table = self.expect(run("score", "--bundle", BUNDLE, "--format", "text", "--explain", "1", "--removal",
+                                stdin=text), 0, "d OUTPUT is the score less the score without this behavior.").stdout
+        self.assertNotRegex(table, r"(?m) $", "blanks at the end of a line")
         self.expect(run("score", "--bundle", BUNDLE, stdin=json.dumps({**request, "version": "1"})), 0)
         self.expect(run("score", "--bundle", BUNDLE, stdin=json.dumps({**request, "version": "99"})), 2,
                     "version: expected 1 as the bundle's folder says, got 99")
