@@ -26,7 +26,7 @@ void AddBundleCommand(CLI::App& app, const char* name, const char* help, int& ex
 
 void AddValidateCommand(CLI::App& app, int& exit_code) {
   AddBundleCommand(app, "validate",
-                   "Loads a bundle and scores its golden requests; exits with 0 if all is well", exit_code,
+                   "Loads a bundle and scores its golden requests; exits with 0 if all agree", exit_code,
                    ValidateBundle);
 }
 

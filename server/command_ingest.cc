@@ -130,6 +130,16 @@ void AddIngestCommand(CLI::App& app, int& exit_code) {
                     "Name bad lines and go on; otherwise the first one ends the run");
   command->add_option("files", flags->files, "JSON lines of Event, or TSV with a header; - is standard input")
       ->required();
+  command->footer(
+      "A line of JSON is one Event of proto/behavior.proto:\n"
+      "  {\"userId\": \"alice\", \"eventTimeMs\": \"1546300800000\", \"itemId\": \"7\", \"action\": "
+      "\"click\"}\n"
+      "The header of a TSV names its columns, in any order:\n"
+      "  user_id, event_time_ms, action  needed\n"
+      "  item_id, item_key               an integer, a text; a row has exactly one of them\n"
+      "  event_id                        tells events of one millisecond apart; default: the row\n"
+      "  ingest_time_ms                  default: now\n"
+      "  <name>:int|float|string         another value of the event; a cell may be empty");
   command->callback([flags, &exit_code] { exit_code = Ingest(*flags); });
 }
 

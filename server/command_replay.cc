@@ -156,18 +156,18 @@ int RunReplay(const ReplayFlags& flags) {
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "replay",
-      "Scores logged requests again and compares; exits with 1 if scores are not what they should be");
+  CLI::App* command =
+      app.add_subcommand("replay", "Scores logged requests again and compares; exits with 1 if they differ");
   auto flags = std::make_shared<ReplayFlags>();
-  command->add_option("--server", flags->server, "host:port");
-  command->add_option("--bundle", flags->bundle, "Folder of a bundle, scored in this process");
+  command->add_option("--server", flags->server, "host:port; this or --bundle");
+  command->add_option("--bundle", flags->bundle, "Folder of a bundle, to score in this process");
   command->add_option("--store", flags->store, "With --bundle: rocksdb:PATH, for histories");
-  command->add_option("--log,logs", flags->logs, "Score logs: TFRecord or JSON lines, files or folders")
+  command
+      ->add_option("--log,logs", flags->logs,
+                   "TFRecord or JSON lines, files or folders; --log may be left out")
       ->required();
   command
-      ->add_option("--history", flags->history,
-                   "as_logged: histories as the log has them; store: leave them out, the store is asked")
+      ->add_option("--history", flags->history, "as_logged: as the log has them; store: the store is asked")
       ->check(CLI::IsMember({"as_logged", "store"}))
       ->capture_default_str();
   command->add_option("--concurrency", flags->concurrency, "Requests at a time")

@@ -117,13 +117,12 @@ void AddScoreCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ScoreFlags>();
   command->add_option("file", flags->file, "JSON of a ScoreRequest; - is standard input")
       ->capture_default_str();
-  command->add_option("--server", flags->server, "host:port");
-  command->add_option("--bundle", flags->bundle, "Folder of a bundle");
+  command->add_option("--server", flags->server, "host:port; this or --bundle");
+  command->add_option("--bundle", flags->bundle, "Folder of a bundle, to score in this process");
   command->add_option("--store", flags->store,
                       "With --bundle: rocksdb:PATH, for histories that are not inline");
-  command->add_option(
-      "--explain", flags->explain,
-      "The behaviors, so many per candidate, that drew its attention; default: as the request says");
+  command->add_option("--explain", flags->explain,
+                      "Explain each candidate by so many behaviors; default: as requested");
   command->add_flag("--removal", flags->removal,
                     "With --explain: also how the score changes without each of them");
   command->add_option("--format", flags->format, "json (a ScoreResponse) or text (tables)")

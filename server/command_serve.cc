@@ -108,9 +108,9 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   command->add_option("--model_root", flags->model_root, "Folder <model>/<integer version>/ with bundles");
   command->add_option("--listen", flags->listen, "host:port of gRPC, port 0 for any; default 127.0.0.1:8500");
   command->add_option("--metrics_listen", flags->metrics_listen,
-                      "host:port of /metrics, /ready and /live, or off; default 127.0.0.1:8501");
+                      "host:port of /metrics, /ready, /live; or off; default 127.0.0.1:8501");
   command->add_option("--store", flags->store,
-                      "Behavior histories: memory, or rocksdb:PATH; default none: requests bring them");
+                      "Histories: memory or rocksdb:PATH; default none: requests bring them");
   command->add_option("--workers", flags->workers, "Scoring threads; default one per CPU");
   command->add_option("--queue", flags->queue, "Requests that may wait; default 64 per worker");
   command->add_option("--max_candidates", flags->max_candidates, "Candidates per request; default 1000");
@@ -120,8 +120,9 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
                       "Share of requests that is logged, 0 to 1; default 1");
   command
       ->add_option("--unknown_features", flags->unknown_features,
-                   "Columns that the model does not know: ignore (and warn) or reject; default ignore")
+                   "Columns unknown to the model: ignore (warn) or reject; default ignore")
       ->check(CLI::IsMember({"ignore", "reject"}));
+  command->footer("--config takes what the flags cannot say too; proto/server_config.proto lists it.");
   command->add_option("--port_file", flags->port_file, "Write the gRPC port here once requests are served");
   command->callback([flags, &exit_code] { exit_code = Serve(*flags); });
 }
