@@ -44,6 +44,7 @@ class RowLinear {
 };
 
 // c = a b (or c += a b) for operands that are both made at run time, of one fixed shape.
+// Abstract, as RowLinear is, so that oneDNN's types stay out of this header.
 class Gemm {
  public:
   struct Options {
