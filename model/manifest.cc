@@ -42,8 +42,32 @@ constexpr absl::string_view kOptional[] = {
     "IdFeature.negative",  // needed by INT64
     "TimeSince.boundaries_ms",
     "Layer.inputs",  // needed by the kinds without input lists of their own
-    "SelfAttention.positions",
+    "Sequence.skip_pad_of",
+    "Dense.norm",
+    "Dense.parameters",
+    "ActivationLayer.parameters",
+    "ActivationParameters.slope",  // each needed by some activations; checked with the layer
+    "ActivationParameters.alpha",
+    "ActivationParameters.norm",
+    "LearnedPositions.first_row",  // needed by FROM_SLOT
+    "LearnedPositions.pad_row",    // needed where pads are ATTENDED
+    "SelfAttention.Block.latent",
+    "SelfAttention.position_kind",
+    "SelfAttention.input_norm",
     "SelfAttention.final_norm",
+    "SelfAttention.pads",  // needed where the sequence has pads
+    "SelfAttention.window",
+    "SelfAttention.key_value_heads",
+    "SelfAttention.kernel",
+    "TargetAttention.mask",
+    "TargetAttention.heads",
+    "TargetAttention.key_value_heads",
+    "TargetAttention.latent",
+    "TargetAttention.windows",
+    "DinScore.query_zeros",
+    "Pooling.empty",
+    "Output.calibration",
+    "Murmur3Vocabulary.remainder",
 };
 
 bool IsOptional(absl::string_view full_name) {

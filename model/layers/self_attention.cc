@@ -86,8 +86,8 @@ absl::Status FindPositions(const v1::SelfAttention& attention, int64_t max_lengt
                            const LayerScope& scope, Parts& parts) {
   if (!attention.has_positions()) return absl::OkStatus();
   const v1::LearnedPositions& positions = attention.positions();
-  if (positions.origin() != v1::LearnedPositions::FROM_OLDEST &&
-      positions.origin() != v1::LearnedPositions::FROM_NEWEST) {
+  if (positions.origin() != v1::FROM_OLDEST &&
+      positions.origin() != v1::FROM_NEWEST) {
     return scope.Error("positions.origin: expected FROM_OLDEST or FROM_NEWEST, got nothing");
   }
   const absl::StatusOr<const Tensor*> tensor =
@@ -99,7 +99,7 @@ absl::Status FindPositions(const v1::SelfAttention& attention, int64_t max_lengt
   }
   parts.positions = (*tensor)->data.get();
   parts.position_parameters = (*tensor)->size;
-  parts.from_newest = positions.origin() == v1::LearnedPositions::FROM_NEWEST;
+  parts.from_newest = positions.origin() == v1::FROM_NEWEST;
   return absl::OkStatus();
 }
 

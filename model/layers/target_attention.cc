@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<Layer>> CreateTargetAttention(const v1::Layer& la
       attention.normalization() != v1::TargetAttention::SOFTMAX) {
     return scope.Error("normalization: expected NONE or SOFTMAX, got nothing");
   }
-  if (attention.empty() != v1::TargetAttention::ZEROS) {
+  if (attention.empty() != v1::ZEROS) {
     return scope.Error("empty: expected ZEROS, got nothing");
   }
   if (!attention.has_scale()) return scope.Error("scale: expected a number, got nothing");

@@ -132,7 +132,7 @@ void AddSelfAttention(v1::BundleManifest& manifest) {
   attention.set_causal(true);
   attention.set_input_scale(1);
   attention.mutable_positions()->set_tensor("history.positions");
-  attention.mutable_positions()->set_origin(v1::LearnedPositions::FROM_NEWEST);
+  attention.mutable_positions()->set_origin(v1::FROM_NEWEST);
   SetNorm(*attention.mutable_final_norm(), "history.final_norm");
 }
 
@@ -159,7 +159,7 @@ void AddLayers(v1::BundleManifest& manifest, bool self_attention) {
   SetDense(*attention.mutable_din()->add_layers(), "interest.0", v1::SIGMOID);
   SetDense(*attention.mutable_din()->add_layers(), "interest.1", v1::LINEAR);
   attention.set_normalization(v1::TargetAttention::SOFTMAX);
-  attention.set_empty(v1::TargetAttention::ZEROS);
+  attention.set_empty(v1::ZEROS);
   attention.set_scale(1);
 
   for (const char* name : {"tower", "buy"}) {

@@ -38,7 +38,7 @@ RandomModel ValidModel() {
   *attention.mutable_din() =
       model.MakeDin("interest", {v1::DinScore::QUERY, v1::DinScore::KEY, v1::DinScore::PRODUCT}, 6, {8});
   attention.set_normalization(v1::TargetAttention::SOFTMAX);
-  attention.set_empty(v1::TargetAttention::ZEROS);
+  attention.set_empty(v1::ZEROS);
   attention.set_scale(1);
   v1::Mlp& mlp = *model.AddLayer("tower", {"age", "interest", "item"})->mutable_mlp();
   *mlp.add_layers() = model.MakeDense("tower.0", 13, 8, v1::RELU);

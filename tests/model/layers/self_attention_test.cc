@@ -62,7 +62,7 @@ TEST(SelfAttentionOptionsTest, BlocksPositionsAndFinalNorm) {
                        .blocks = 2,
                        .positions = positions,
                        .final_norm = true,
-                       .origin = v1::LearnedPositions::FROM_OLDEST});
+                       .origin = v1::FROM_OLDEST});
   }
 }
 

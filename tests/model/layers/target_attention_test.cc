@@ -47,7 +47,7 @@ RandomModel AttentionModel(const Options& options) {
   }
   *attention.mutable_din() = model.MakeDin("interest", options.parts, kWidth, options.hidden);
   attention.set_normalization(options.normalization);
-  attention.set_empty(v1::TargetAttention::ZEROS);
+  attention.set_empty(v1::ZEROS);
   attention.set_scale(options.scale);
   *model.AddLayer("out", {"interest"})->mutable_dense() =
       model.MakeDense("out", options.other_values ? 17 : kWidth, 1, v1::LINEAR);

@@ -51,7 +51,7 @@ void AddTargetAttention(RandomModel& model, const std::string& sequence, const s
                     {v1::DinScore::QUERY, v1::DinScore::KEY, v1::DinScore::DIFFERENCE, v1::DinScore::PRODUCT},
                     options.width, options.attention);
   attention.set_normalization(options.softmax ? v1::TargetAttention::SOFTMAX : v1::TargetAttention::NONE);
-  attention.set_empty(v1::TargetAttention::ZEROS);
+  attention.set_empty(v1::ZEROS);
   attention.set_scale(options.softmax ? 1.0f : 0.25f);
 }
 

@@ -58,7 +58,7 @@ class RandomModel {
     v1::SelfAttention::Wiring wiring = v1::SelfAttention::PRE_NORM;
     bool causal = true;
     bool final_norm = false;
-    v1::LearnedPositions::Origin origin = v1::LearnedPositions::FROM_NEWEST;
+    v1::PositionOrigin origin = v1::FROM_NEWEST;
   };
   v1::SelfAttention MakeSelfAttention(const std::string& prefix, const SelfAttentionOptions& options);
 

@@ -212,7 +212,7 @@ class Interpreter {
     for (size_t i = 0; i < x.rows.size(); ++i) {
       for (double& value : x.rows.at(i)) value *= attention.input_scale();
       if (!attention.has_positions()) continue;
-      const bool oldest = attention.positions().origin() == v1::LearnedPositions::FROM_OLDEST;
+      const bool oldest = attention.positions().origin() == v1::FROM_OLDEST;
       const Row position =
           ReadRow(attention.positions().tensor(), static_cast<int64_t>(oldest ? i : x.rows.size() - 1 - i));
       for (size_t j = 0; j < position.size(); ++j) x.rows.at(i).at(j) += position.at(j);
