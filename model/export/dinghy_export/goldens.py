@@ -1,18 +1,27 @@
-"""Golden requests: requests with everything inline and the scores that the PyTorch module gave them.
+"""Golden requests: requests with everything inline and the scores that they must get.
 
 They travel in the bundle, and the server scores them when it loads it. Beside the requests given, they cover an empty
 history, one behavior, a full history and one that is cut, an item outside the vocabulary, an item that is in no catalog
 and brings its own features, and many candidates.
+
+    golden_requests(model, requests)                   # of a ReferenceModel: its scores
+    golden_requests_of(built)                          # of a Built: what its manifest says, computed by evaluate()
+    golden_requests_of(built, expected=read_lines(f))  # and what the library that trained it says, compared first
 """
 
 import copy
+import json
 
+import numpy as np
 import torch
 
+from dinghy_export.evaluate import evaluate
 from dinghy_export.features import collate, column_rows
 from dinghy_export.manifest import encoder_of
+from dinghy_export.random_requests import random_requests
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-5  # of probabilities
+RAW_TOLERANCE = 1e-4  # of raw outputs
 MANY_CANDIDATES = 150
 UNKNOWN_INTEGER = 987654321987
 UNKNOWN_TEXT = "an item that nobody knows"
@@ -37,6 +46,88 @@ def golden_requests(model, requests, catalog=None) -> list:
         derived["new item with its own features"] = inline
     named = [(f"request {index}", request) for index, request in enumerate(requests)] + list(derived.items())
     return [_golden(model, encoder, name, request) for name, request in named]
+
+
+class GoldenMismatch(ValueError):
+    """What was built does not give what the library gave."""
+
+
+def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list:
+    """ScoreLogs for a Built.
+
+    `requests`: ScoreRequests with sequences inline, or None for random ones with the edges; their scores are those of
+    evaluate(). `expected`: ScoreLogs whose outputs the library itself computed, on the same weights. Raises GoldenMismatch
+    where evaluate() is further from them than the bar: 1e-5 for probabilities, 1e-4 for raw outputs.
+    """
+    encoder, links = built.encoder(), {output["name"]: output["link"] for output in built.manifest["outputs"]}
+    logs, worst = [], 0.0
+    for line, log in enumerate(expected):
+        title = log["request"].get("requestId") or f"line {line + 1}"
+        scores = {output["output"]: np.asarray(output["scores"], dtype=np.float64) for output in log.get("outputs", [])}
+        worst = max(worst, _compare(title, links, scores, evaluate(built.manifest, built.tensors,
+                                                                   encoder.encode(log["request"])).scores))
+        logs += _logs_of(links, {**log["request"], "model": built.manifest["name"]}, title, scores)
+    if expected:
+        built.notes.append(f"{len(expected)} requests of the library's own: largest difference {worst:.1e}")
+    if requests is None:
+        named = random_requests(built, seed)
+    else:
+        named = [(request.get("requestId") or f"request {index}", request) for index, request in enumerate(requests)]
+    for title, request in named:
+        scores = evaluate(built.manifest, built.tensors, encoder.encode(request)).scores
+        logs += _logs_of(links, {**request, "model": built.manifest["name"]}, title, scores)
+    return logs
+
+
+def read_lines(path) -> list:
+    """Messages of a file of JSON lines."""
+    messages = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    messages.append(json.loads(line))
+                except ValueError as error:
+                    raise ValueError(f"{path}:{number}: expected a line of JSON, got {error}") from None
+    return messages
+
+
+def _compare(title, links, expected, scores):
+    """The largest difference as a share of its bar; raises GoldenMismatch above 1."""
+    if not expected:
+        raise GoldenMismatch(f'request "{title}": expected outputs of the library, got none')
+    worst = 0.0
+    for output, values in expected.items():
+        if output not in links:
+            raise GoldenMismatch(f'request "{title}": output "{output}": expected one of {", ".join(links)}')
+        got, bar = scores[output], TOLERANCE if links[output] == "SIGMOID" else RAW_TOLERANCE
+        if got.shape != values.shape:
+            raise GoldenMismatch(f'request "{title}": output "{output}": expected {len(got)} scores, got {len(values)}')
+        difference = np.abs(got - values)
+        if not (difference <= bar).all():
+            at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
+            raise GoldenMismatch(
+                f'request "{title}": output "{output}", candidate {at}: the library gave {values[at]:.7g}, this import gives '
+                f"{got[at]:.7g}; the bar is {bar:g}. The options of the import are not those of the training, or the "
+                f"requests were not scored with these weights in evaluation mode")
+        worst = max(worst, float(difference.max(initial=0.0)))
+    return worst
+
+
+def _logs_of(links, request, title, scores):
+    """A ScoreLog for each bar that the outputs have."""
+    logs = []
+    for link, bar in (("SIGMOID", TOLERANCE), ("RAW", RAW_TOLERANCE)):
+        chosen = {output: values for output, values in scores.items() if links[output] == link}
+        if chosen:
+            limited = {"outputs": list(chosen)} if len(chosen) < len(links) else {}
+            logs.append({
+                "request": {**request, "requestId": title, **limited},
+                "outputs": [{"output": output, "scores": [np.float32(value) for value in values]}
+                            for output, values in chosen.items()],
+                "tolerance": bar,
+            })
+    return logs
 
 
 def scores_of(model, encoder, request) -> dict:

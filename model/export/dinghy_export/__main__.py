@@ -1,0 +1,66 @@
+"""The command line: takes over a model that another library trained.
+
+    python3 -m dinghy_export import --from LIBRARY --checkpoint FILE ... --name NAME --version N --out MODEL_ROOT
+    python3 -m dinghy_export import --from LIBRARY --help
+"""
+
+import argparse
+import datetime
+import importlib
+import sys
+
+from dinghy_export.bundle import write_bundle
+from dinghy_export.goldens import golden_requests_of, read_lines
+
+# One line a library: its name, its module in dinghy_export.importers.
+IMPORTERS = {
+    "sasrec-pytorch": "sasrec_pytorch",
+}
+
+
+def main(arguments=None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] != "import":
+        print(__doc__.strip(), file=sys.stderr)
+        return 0 if arguments[:1] in (["-h"], ["--help"], ["help"]) else 2
+    choice = argparse.ArgumentParser(prog="dinghy_export import", add_help=False)
+    choice.add_argument("--from", dest="library", choices=list(IMPORTERS))
+    chosen, _ = choice.parse_known_args(arguments[1:])
+    importer = importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.library]}") if chosen.library else None
+    args = _parser(importer).parse_args(arguments[1:])
+    try:
+        built = importer.import_model(args)
+        goldens = golden_requests_of(built, expected=read_lines(args.expected) if args.expected else ())
+        folder = write_bundle(args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies)
+    except (ValueError, OSError) as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
+    for note in built.notes:
+        print(f"note: {note}")
+    if not args.expected:
+        print("note: the golden requests say what the manifest says; --expected proves it against the library")
+    print(folder)
+    return 0
+
+
+def _parser(importer):
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    parser = argparse.ArgumentParser(
+        prog="dinghy_export import", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=importer.__doc__ if importer else "Takes over a model that another library trained.")
+    parser.add_argument("--from", dest="library", required=True, choices=list(IMPORTERS), help="the library")
+    parser.add_argument("--checkpoint", required=True, help="the weights: PyTorch (zip or legacy) or safetensors")
+    parser.add_argument("--name", required=True, help="the model's name")
+    parser.add_argument("--version", required=True, type=int, help="its version, which must be new")
+    parser.add_argument("--out", required=True, help="model root, where <name>/<version>/ is written")
+    parser.add_argument("--expected", help="JSON lines of ScoreLog: requests, and outputs that the library gave them; the "
+                        "import is refused where it gives something else")
+    parser.add_argument("--data", default="", help="for the record: what data it was trained on")
+    parser.add_argument("--created", default=now, help="for the record: when, RFC 3339; default: now")
+    if importer is not None:
+        importer.add_arguments(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
