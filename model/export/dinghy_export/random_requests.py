@@ -83,7 +83,7 @@ class _Draw:
             width = feature["vector"]["dim"] if "vector" in feature else 1
             mean, stddev = (feature.get("numeric", {}).get(part, usual) for part, usual in (("mean", 0.0), ("stddev", 1.0)))
             values = (self.random.randn(rows * width) * stddev + mean).astype(np.float32)
-            sizes = [width] * rows if "vector" in feature and feature["level"] == "SEQUENCE" else None
+            sizes = [width] * rows if "vector" in feature else None
             return features.floats(name, [float(str(value)) for value in values], sizes)
         kind = feature["id"]
         sizes = [1] * rows if kind["bag"] == "SINGLE" else [int(size) for size in self.random.randint(0, 5, rows)]
