@@ -86,28 +86,45 @@ class PickledDict(dict):
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16", "int64": "<i8", "int32": "<i4",
     "int16": "<i2", "int8": "<i1", "uint8": "<u1", "bool": "?",
-}  # yapf: disable
+}
 _STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
     "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "untyped",
-}  # yapf: disable
+}
 _DTYPE_NAMES = {**{name: name for name in DTYPES}, "double": "float64", "float": "float32", "half": "float16",
                 "long": "int64", "int": "int32", "short": "int16"}
 
 
-class StorageType:
+class _StandIn:
+    """Something that all files share: no pickle may change it."""
+
+    def __setstate__(self, state):
+        raise CheckpointError("the file describes a change of torch itself")
+
+
+class StorageType(_StandIn):
     """Names a storage class, torch.FloatStorage."""
 
     def __init__(self, dtype):
         self.dtype = dtype
 
 
-class Dtype:
+class Dtype(_StandIn):
     """Names a dtype, torch.float32."""
 
     def __init__(self, name):
         self.name = name
+
+
+class _Function(_StandIn):
+    """Stands for a function that makes plain data."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, *args):
+        return self._function(*args)
 
 
 class Storage:
@@ -194,7 +211,7 @@ def _rebuild_parameter(data, *_):
 
 
 def _rebuild_from_type(function, kind, args, state):
-    if function in _STAND_INS.values():
+    if isinstance(function, _Function):
         return function(*args)
     return _class_of("torch._tensor", "_rebuild_from_type_v2")(function, kind, args, state)
 
@@ -206,7 +223,7 @@ class NumpyType:
     """A numpy dtype of plain numbers, text or objects."""
 
     def __init__(self, name, *_):
-        _check(isinstance(name, str) and re.fullmatch(r"[<>|=]?[?biufcSUOBHLIdlqeQhf]\d{0,9}", name),
+        _check(isinstance(name, str) and re.fullmatch(r"[<>|=]?[?biufcSUOMm]\d{0,9}", name),
                f"a numpy array of type {name!r}")
         self.dtype = np.dtype(name)
 
@@ -265,30 +282,31 @@ def _reconstruct_object(kind, *_):
 _BUILTINS = {"set": set, "frozenset": frozenset, "list": list, "dict": dict, "tuple": tuple, "bytes": bytes,
              "bytearray": bytearray, "complex": complex, "int": int, "float": float, "bool": bool, "str": str,
              "slice": slice, "range": range}
-_STAND_INS = {
-    ("collections", "OrderedDict"): PickledDict,
+_FUNCTIONS = {
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor_v3,
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _rebuild_parameter,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_from_type,
-    ("torch", "Size"): tuple,
-    ("torch.serialization", "_get_layout"): str,
     ("_codecs", "encode"): _encode,
     ("copyreg", "_reconstructor"): _reconstruct_object,
     ("copy_reg", "_reconstructor"): _reconstruct_object,
-    ("numpy", "dtype"): NumpyType,
-    ("numpy", "ndarray"): PickledArray,
-    **{(f"{package}.multiarray", name): stand_in for package in ("numpy.core", "numpy._core")
-       for name, stand_in in (("_reconstruct", _numpy_reconstruct), ("scalar", _numpy_scalar))},
+    **{(f"{package}.multiarray", name): function for package in ("numpy.core", "numpy._core")
+       for name, function in (("_reconstruct", _numpy_reconstruct), ("scalar", _numpy_scalar))},
     **{(f"{package}.numeric", "_frombuffer"): _numpy_frombuffer for package in ("numpy.core", "numpy._core")},
+}
+_STAND_INS = {
+    **{name: _Function(function) for name, function in _FUNCTIONS.items()},
     **{(module, name): kind for module in ("builtins", "__builtin__") for name, kind in _BUILTINS.items()},
     **{(module, name): StorageType(dtype) for module in ("torch", "torch.storage", "torch.cuda")
        for name, dtype in _STORAGES.items()},
-    ("torch.storage", "_UntypedStorage"): StorageType("untyped"),
     **{("torch", name): Dtype(dtype) for name, dtype in _DTYPE_NAMES.items()},
-}  # yapf: disable
+    ("torch.storage", "_UntypedStorage"): StorageType("untyped"),
+    ("collections", "OrderedDict"): PickledDict,
+    ("torch", "Size"): tuple,
+    ("numpy", "dtype"): NumpyType,
+}
 
 
 def _class_of(module, name):
