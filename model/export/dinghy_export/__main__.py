@@ -14,6 +14,8 @@ from dinghy_export.goldens import golden_requests_of, read_lines
 
 # One line a library: its name, its module in dinghy_export.importers.
 IMPORTERS = {
+    "deepctr-torch": "deepctr_torch",
+    "fuxictr": "fuxictr",
     "recbole": "recbole",
     "sasrec-pytorch": "sasrec_pytorch",
 }

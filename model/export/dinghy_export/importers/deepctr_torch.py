@@ -121,7 +121,7 @@ def import_model(args) -> Built:
                     for name, text in dense_layers.split_assignments("--actions", args.actions).items()},
         args.keep, levels, args.padding_id, vocabularies, _rows("--first_row", args.first_row),
         _rows("--oov_row", args.oov_row), args.item, catalog, args.output,
-        provenance("DeepCTR-Torch", "", getattr(args, "created", None) or ""))
+        provenance("DeepCTR-Torch", args.data, args.created))
     return build_din(Weights.of_file(args.checkpoint), description, serving)
 
 

@@ -103,7 +103,7 @@ def import_model(args) -> Built:
     if args.catalog:
         with open(args.catalog, encoding="utf-8") as file:
             catalog = json.load(file)
-    origin = provenance("FuxiCTR", str(params.get("dataset_id", "")), getattr(args, "created", None) or "",
+    origin = provenance("FuxiCTR", args.data or str(params.get("dataset_id", "")), args.created,
                         experiment=args.experiment or params.get("model_id", ""))
     weights = Weights.of_file(args.checkpoint)
     return build_din(weights, params, dataset, Serving(args.name, actions, levels, args.item, catalog, origin))
