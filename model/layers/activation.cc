@@ -12,27 +12,28 @@ namespace {
 
 class ActivationLayer : public Layer {
  public:
-  ActivationLayer(ValueInfo info, Inputs inputs, v1::Activation function)
-      : Layer(std::move(info), {}), inputs_(std::move(inputs)), function_(function) {}
+  ActivationLayer(ValueInfo info, const LayerCost& cost, Inputs inputs, Activation function)
+      : Layer(std::move(info), cost), inputs_(std::move(inputs)), function_(std::move(function)) {}
 
   Value Run(const RunContext& context) const override {
     const int64_t rows = inputs_.Rows(context);
     const int64_t width = inputs_.width();
     float* y = context.scratch.Floats(rows * width);
     inputs_.CopyTo(context, y);
-    ApplyActivation(function_, y, rows * width);
+    function_.Apply(y, rows);
     return {y, rows, width};
   }
 
  private:
   const Inputs inputs_;
-  const v1::Activation function_;
+  const Activation function_;
 };
 
 }  // namespace
 
-void ApplyActivation(v1::Activation activation, float* x, int64_t n) {
-  switch (activation) {
+void Activation::Apply(float* x, int64_t rows) const {
+  const int64_t n = rows * width;
+  switch (kind) {
     case v1::RELU:
       ops::Relu(x, n);
       break;
@@ -45,6 +46,21 @@ void ApplyActivation(v1::Activation activation, float* x, int64_t n) {
     case v1::SILU:
       ops::Silu(x, n);
       break;
+    case v1::LEAKY_RELU:
+      ops::LeakyRelu(slope, x, n);
+      break;
+    case v1::PRELU:
+      ops::PreluRows(x, rows, width, alpha.data());
+      break;
+    case v1::DICE:
+      ops::DiceRows(x, rows, width, alpha.data(), norm_scale.data(), norm_shift.data());
+      break;
+    case v1::GELU_ERF:
+      ops::GeluErf(x, n);
+      break;
+    case v1::GELU_TANH:
+      ops::GeluTanh(x, n);
+      break;
     default:
       break;
   }
@@ -53,10 +69,13 @@ void ApplyActivation(v1::Activation activation, float* x, int64_t n) {
 absl::StatusOr<std::unique_ptr<Layer>> CreateActivation(const v1::Layer& layer, LayerScope& scope) {
   absl::StatusOr<Inputs> inputs = Inputs::Create("inputs", layer.inputs(), scope);
   if (!inputs.ok()) return inputs.status();
-  const v1::Activation function = layer.activation().function();
-  if (absl::Status status = scope.CheckActivation("function", function); !status.ok()) return status;
+  absl::StatusOr<Activation> function = scope.FindActivation(
+      "activation", layer.activation().function(), layer.activation().parameters(), inputs->width());
+  if (!function.ok()) return function.status();
+  LayerCost cost;
+  cost.parameters = function->parameters();
   ValueInfo info{layer.name(), inputs->level(), inputs->sequence(), inputs->width()};
-  return std::make_unique<ActivationLayer>(std::move(info), *std::move(inputs), function);
+  return std::make_unique<ActivationLayer>(std::move(info), cost, *std::move(inputs), *std::move(function));
 }
 
 }  // namespace dinghy

@@ -63,7 +63,7 @@ void HeadAttention::Run(float* q, const float* k, const float* v, int64_t length
 void AttentionBlock::Linear::Run(const float* x, int64_t in, int64_t length, float* y,
                                  ops::Scratch& scratch) const {
   rows->Run(x, in, length, y, out, scratch);
-  ApplyActivation(activation, y, length * out);
+  activation.Apply(y, length);
 }
 
 absl::StatusOr<AttentionBlock::Linear> AttentionBlock::CreateLinear(const std::string& field,

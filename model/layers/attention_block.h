@@ -61,7 +61,7 @@ class AttentionBlock {
   struct Linear {
     std::unique_ptr<ops::RowLinear> rows;
     int64_t out = 0;
-    v1::Activation activation = v1::LINEAR;
+    Activation activation;
     int64_t parameters = 0;
     double flops = 0;
 

@@ -81,8 +81,8 @@ absl::StatusOr<DinScore> DinScore::Create(const v1::DinScore& din, const Inputs&
                        in);
   }
 
-  const DenseWeights first = out.steps_[0].weights;
-  const absl::StatusOr<Parts> parts = FindParts(din, first.weight, width, scope);
+  const DenseWeights& first = out.steps_[0].weights;
+  const absl::StatusOr<Parts> parts = FindParts(din, first.weight.data(), width, scope);
   if (!parts.ok()) return parts.status();
   std::vector<float> query_weight(first.out * width);
   out.key_weight_.resize(width * first.out);
@@ -97,7 +97,7 @@ absl::StatusOr<DinScore> DinScore::Create(const v1::DinScore& din, const Inputs&
     }
   }
   absl::StatusOr<SplitLinear> query_part = SplitLinear::Create(
-      query, {.weight = query_weight.data(), .bias = first.bias, .in = width, .out = first.out}, scope);
+      query, {.weight = std::move(query_weight), .bias = first.bias, .in = width, .out = first.out}, scope);
   if (!query_part.ok()) return query_part.status();
   out.query_part_ = *std::move(query_part);
 
@@ -114,8 +114,9 @@ absl::StatusOr<DinScore> DinScore::Create(const v1::DinScore& din, const Inputs&
     out.first_.push_back(*std::move(gemm));
     for (size_t i = 1; i + 1 < out.steps_.size(); ++i) {
       const DenseWeights& weights = out.steps_[i].weights;
-      absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear = ops::RowLinear::Create(
-          {.in = weights.in, .out = weights.out, .rows = rows}, weights.weight, weights.in, weights.bias);
+      absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
+          ops::RowLinear::Create({.in = weights.in, .out = weights.out, .rows = rows}, weights.weight.data(),
+                                 weights.in, weights.bias_or_null());
       if (!linear.ok()) return linear.status();
       scope.AddChoice((*linear)->Choice());
       out.steps_[i].linear.push_back(*std::move(linear));
@@ -141,19 +142,20 @@ void DinScore::Run(const float* keys, int64_t length, const float* query, const 
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
   float* x = one ? scores : scratch.Floats(rows * first.out);
   first_[bucket]->Run(keys, weight, base, x, scratch);
-  ApplyActivation(first.activation, x, length * first.out);
+  first.activation.Apply(x, length);
   for (size_t i = 1; i + 1 < steps_.size(); ++i) {
     const DenseWeights& weights = steps_[i].weights;
     float* y = scratch.Floats(rows * weights.out);
     steps_[i].linear[bucket]->Run(x, weights.in, rows, y, weights.out, scratch);
-    ApplyActivation(weights.activation, y, length * weights.out);
+    weights.activation.Apply(y, length);
     x = y;
   }
   if (one) return;
   const DenseWeights& last = steps_.back().weights;
-  const float bias = last.bias != nullptr ? last.bias[0] : 0.0f;
-  for (int64_t r = 0; r < length; ++r) scores[r] = ops::Dot(x + r * last.in, last.weight, last.in) + bias;
-  ApplyActivation(last.activation, scores, length);
+  const float bias = !last.bias.empty() ? last.bias[0] : 0.0f;
+  for (int64_t r = 0; r < length; ++r)
+    scores[r] = ops::Dot(x + r * last.in, last.weight.data(), last.in) + bias;
+  last.activation.Apply(scores, length);
 }
 
 void DinScore::AddCost(LayerCost& cost) const {

@@ -1,6 +1,8 @@
 #include "model/layers/layer_scope.h"
 
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 
@@ -18,6 +20,20 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
                                       }
                                     }),
                       "]");
+}
+
+// y = (x W^T + b) * scale + shift, as weights of one product; each rounded once.
+void Fold(const BatchNormWeights& norm, DenseWeights& dense) {
+  const bool had_bias = !dense.bias.empty();
+  dense.bias.resize(dense.out);
+  for (int64_t row = 0; row < dense.out; ++row) {
+    for (int64_t k = 0; k < dense.in; ++k) {
+      float& weight = dense.weight[row * dense.in + k];
+      weight = static_cast<float>(weight * norm.scale[row]);
+    }
+    const double bias = had_bias ? dense.bias[row] : 0.0;
+    dense.bias[row] = static_cast<float>(bias * norm.scale[row] + norm.shift[row]);
+  }
 }
 
 }  // namespace
@@ -90,10 +106,9 @@ absl::StatusOr<DenseWeights> LayerScope::FindDense(absl::string_view field, cons
   DenseWeights out;
   out.in = in;
   out.out = (*weight)->shape[0];
-  out.weight = (*weight)->data.get();
-  out.activation = dense.activation();
   if (out.out > kMaxValueWidth)
     return Error(field, ": expected at most ", kMaxValueWidth, " outputs, got ", out.out);
+  out.weight.assign((*weight)->data.get(), (*weight)->data.get() + out.out * in);
   if (!dense.has_bias()) {
     return Error(field, ".bias: expected a tensor's name, or \"\" for none, got nothing");
   }
@@ -101,12 +116,19 @@ absl::StatusOr<DenseWeights> LayerScope::FindDense(absl::string_view field, cons
     const absl::StatusOr<const Tensor*> bias =
         FindTensor(absl::StrCat(field, ".bias"), dense.bias(), {out.out});
     if (!bias.ok()) return bias.status();
-    out.bias = (*bias)->data.get();
+    out.bias.assign((*bias)->data.get(), (*bias)->data.get() + out.out);
   }
-  if (absl::Status status = CheckActivation(absl::StrCat(field, ".activation"), dense.activation());
-      !status.ok()) {
-    return status;
+  if (dense.has_norm()) {
+    const absl::StatusOr<BatchNormWeights> norm =
+        FindBatchNorm(absl::StrCat(field, ".norm"), dense.norm(), out.out);
+    if (!norm.ok()) return norm.status();
+    Fold(*norm, out);
   }
+  absl::StatusOr<Activation> activation =
+      FindActivation(absl::StrCat(field, ".activation"), dense.activation(),
+                     absl::StrCat(field, ".parameters"), dense.parameters(), out.out);
+  if (!activation.ok()) return activation.status();
+  out.activation = *std::move(activation);
   return out;
 }
 
@@ -117,10 +139,8 @@ absl::StatusOr<NormWeights> LayerScope::FindNorm(absl::string_view field, const 
   if (!weight.ok()) return weight.status();
   const absl::StatusOr<const Tensor*> bias = FindTensor(absl::StrCat(field, ".bias"), norm.bias(), {width});
   if (!bias.ok()) return bias.status();
-  if (!norm.has_epsilon()) return Error(field, ".epsilon: expected a number above 0, got nothing");
-  if (!(norm.epsilon() > 0) || !std::isfinite(norm.epsilon())) {
-    return Error(field, ".epsilon: expected a number above 0, got ", norm.epsilon());
-  }
+  if (absl::Status status = CheckEpsilon(field, norm.has_epsilon(), norm.epsilon()); !status.ok())
+    return status;
   NormWeights out;
   out.weight = (*weight)->data.get();
   out.bias = (*bias)->data.get();
@@ -128,18 +148,92 @@ absl::StatusOr<NormWeights> LayerScope::FindNorm(absl::string_view field, const 
   return out;
 }
 
-absl::Status LayerScope::CheckActivation(absl::string_view field, v1::Activation activation) const {
-  switch (activation) {
-    case v1::LINEAR:
-    case v1::RELU:
-    case v1::SIGMOID:
-    case v1::TANH:
-    case v1::SILU:
-      return absl::OkStatus();
-    default:
-      return Error(field, ": expected an activation, got ",
-                   activation == v1::ACTIVATION_UNSPECIFIED ? "nothing" : absl::StrCat(activation));
+absl::StatusOr<BatchNormWeights> LayerScope::FindBatchNorm(absl::string_view field, const v1::BatchNorm& norm,
+                                                           int64_t width) const {
+  const float* parts[4] = {};  // mean, variance, weight, bias; null where there is none
+  const std::tuple<absl::string_view, const std::string*, bool> names[4] = {
+      {"mean", &norm.mean(), true},
+      {"variance", &norm.variance(), true},
+      {"weight", &norm.weight(), norm.has_weight()},
+      {"bias", &norm.bias(), norm.has_bias()}};
+  for (int i = 0; i < 4; ++i) {
+    const auto& [name, tensor_name, present] = names[i];
+    const std::string path = absl::StrCat(field, ".", name);
+    if (!present) return Error(path, ": expected a tensor's name, or \"\" for none, got nothing");
+    if (i >= 2 && tensor_name->empty()) continue;
+    const absl::StatusOr<const Tensor*> tensor = FindTensor(path, *tensor_name, {width});
+    if (!tensor.ok()) return tensor.status();
+    parts[i] = (*tensor)->data.get();
   }
+  if (absl::Status status = CheckEpsilon(field, norm.has_epsilon(), norm.epsilon()); !status.ok())
+    return status;
+  BatchNormWeights out;
+  for (int64_t i = 0; i < width; ++i) {
+    const double variance = parts[1][i];
+    if (!(variance >= 0) || !std::isfinite(variance)) {
+      return Error(field, ".variance \"", norm.variance(), "\": expected numbers of at least 0, got ",
+                   variance, " in column ", i);
+    }
+    const double scale = (parts[2] != nullptr ? parts[2][i] : 1.0) / std::sqrt(variance + norm.epsilon());
+    out.scale.push_back(scale);
+    out.shift.push_back((parts[3] != nullptr ? parts[3][i] : 0.0) - parts[0][i] * scale);
+  }
+  return out;
+}
+
+absl::StatusOr<Activation> LayerScope::FindActivation(absl::string_view field, v1::Activation activation,
+                                                      absl::string_view path,
+                                                      const v1::ActivationParameters& parameters,
+                                                      int64_t width) const {
+  if (activation == v1::ACTIVATION_UNSPECIFIED || !v1::Activation_IsValid(activation)) {
+    return Error(field, ": expected an activation, got ",
+                 activation == v1::ACTIVATION_UNSPECIFIED ? "nothing" : absl::StrCat(activation));
+  }
+  const std::string name = v1::Activation_Name(activation);
+  const bool takes_alpha = activation == v1::PRELU || activation == v1::DICE;
+  for (const auto& [part, set, taken, needed] :
+       {std::tuple{"slope", parameters.has_slope(), activation == v1::LEAKY_RELU, true},
+        std::tuple{"alpha", !parameters.alpha().empty(), takes_alpha, true},
+        std::tuple{"norm", parameters.has_norm(), activation == v1::DICE, false}}) {
+    if (set && !taken) return Error(path, ".", part, ": expected none for ", name, ", got one");
+    if (!set && taken && needed) return Error(path, ".", part, ": expected one for ", name, ", got nothing");
+  }
+  Activation out;
+  out.kind = activation;
+  out.width = width;
+  out.slope = parameters.slope();
+  if (!std::isfinite(out.slope)) return Error(path, ".slope: expected a finite number, got ", out.slope);
+  if (takes_alpha) {
+    const bool shared = HasShape(parameters.alpha(), {1});
+    const absl::StatusOr<const Tensor*> alpha =
+        FindTensor(absl::StrCat(path, ".alpha"), parameters.alpha(), {shared ? 1 : width});
+    if (!alpha.ok()) return alpha.status();
+    const float* data = (*alpha)->data.get();
+    for (int64_t i = 0; i < width; ++i) out.alpha.push_back(data[shared ? 0 : i]);
+  }
+  if (activation == v1::DICE) {
+    out.norm_scale.assign(width, 1.0f);
+    out.norm_shift.assign(width, 0.0f);
+    if (parameters.has_norm()) {
+      const absl::StatusOr<BatchNormWeights> norm =
+          FindBatchNorm(absl::StrCat(path, ".norm"), parameters.norm(), width);
+      if (!norm.ok()) return norm.status();
+      out.norm_scale.assign(norm->scale.begin(), norm->scale.end());
+      out.norm_shift.assign(norm->shift.begin(), norm->shift.end());
+    }
+  }
+  return out;
+}
+
+bool LayerScope::HasShape(const std::string& name, const std::vector<int64_t>& shape) const {
+  const auto it = tensors_.find(name);
+  return it != tensors_.end() && it->second.shape == shape;
+}
+
+absl::Status LayerScope::CheckEpsilon(absl::string_view field, bool present, float epsilon) const {
+  if (!present) return Error(field, ".epsilon: expected a number above 0, got nothing");
+  if (epsilon > 0 && std::isfinite(epsilon)) return absl::OkStatus();
+  return Error(field, ".epsilon: expected a number above 0, got ", epsilon);
 }
 
 void LayerScope::AddChoice(absl::string_view choice) { absl::StrAppend(&choices_, subject_, choice, "\n"); }

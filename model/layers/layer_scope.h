@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "model/layers/activation.h"
 #include "model/layers/layer.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
@@ -29,15 +30,24 @@ inline constexpr int64_t kMaxValueWidth = 1 << 20;
 // Attention makes primitives for every bucket of histories up to max_length; the limit bounds them.
 inline constexpr int64_t kMaxAttentionLength = 4096;
 
-// A dense layer's weights, borrowed from the TensorMap.
+// A dense layer's weights, a batch norm behind the product folded into them.
 struct DenseWeights {
-  const float* weight = nullptr;  // [out, in]
-  const float* bias = nullptr;    // [out], or null
+  std::vector<float> weight;  // [out, in]
+  std::vector<float> bias;    // [out], or empty
   int64_t in = 0;
   int64_t out = 0;
-  v1::Activation activation = v1::LINEAR;
+  Activation activation;
 
-  int64_t parameters() const { return in * out + (bias != nullptr ? out : 0); }
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+  int64_t parameters() const {
+    return in * out + static_cast<int64_t>(bias.size()) + activation.parameters();
+  }
+};
+
+// A batch norm: x * scale + shift, column by column.
+struct BatchNormWeights {
+  std::vector<double> scale;  // [width]
+  std::vector<double> shift;  // [width]
 };
 
 // A layer norm's weights, borrowed from the TensorMap.
@@ -82,13 +92,21 @@ class LayerScope {
   absl::StatusOr<DenseWeights> FindDense(absl::string_view field, const v1::Dense& dense, int64_t in) const;
   absl::StatusOr<NormWeights> FindNorm(absl::string_view field, const v1::LayerNorm& norm,
                                        int64_t width) const;
-  absl::Status CheckActivation(absl::string_view field, v1::Activation activation) const;
+  absl::StatusOr<BatchNormWeights> FindBatchNorm(absl::string_view field, const v1::BatchNorm& norm,
+                                                 int64_t width) const;
+  // `field` and `path` are the manifest's fields of the two.
+  absl::StatusOr<Activation> FindActivation(absl::string_view field, v1::Activation activation,
+                                            absl::string_view path,
+                                            const v1::ActivationParameters& parameters, int64_t width) const;
 
   // Collects what the probes of ops chose; part of numerics_id.
   void AddChoice(absl::string_view choice);
   const std::string& choices() const { return choices_; }
 
  private:
+  bool HasShape(const std::string& name, const std::vector<int64_t>& shape) const;
+  absl::Status CheckEpsilon(absl::string_view field, bool present, float epsilon) const;
+
   const v1::BundleManifest& manifest_;
   const TensorMap& tensors_;
   std::string subject_;

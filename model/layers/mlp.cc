@@ -15,7 +15,7 @@ namespace {
 struct Step {
   std::unique_ptr<ops::RowLinear> linear;  // null for the first one
   int64_t out = 0;
-  v1::Activation activation = v1::LINEAR;
+  Activation activation;
 };
 
 class MlpLayer : public Layer {
@@ -26,12 +26,12 @@ class MlpLayer : public Layer {
   Value Run(const RunContext& context) const override {
     const int64_t rows = context.Rows(info().level, info().sequence);
     float* x = first_.Run(context);
-    ApplyActivation(steps_[0].activation, x, rows * steps_[0].out);
+    steps_[0].activation.Apply(x, rows);
     for (size_t i = 1; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
       float* y = context.scratch.Floats(rows * step.out);
       if (rows > 0) step.linear->Run(x, steps_[i - 1].out, rows, y, step.out, context.scratch);
-      ApplyActivation(step.activation, y, rows * step.out);
+      step.activation.Apply(y, rows);
       x = y;
     }
     return {x, rows, info().width};

@@ -14,7 +14,7 @@ std::vector<float> PickColumns(const Inputs& inputs, bool user, const DenseWeigh
   for (int64_t row = 0; row < weights.out; ++row) {
     for (const Inputs::Piece& piece : inputs.pieces()) {
       if (piece.broadcast != user) continue;
-      const float* begin = weights.weight + row * weights.in + piece.offset;
+      const float* begin = weights.weight.data() + row * weights.in + piece.offset;
       out.insert(out.end(), begin, begin + piece.width);
     }
   }
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ops::RowLinear>> CreateRowLinear(v1::Level level,
                                                                 LayerScope& scope) {
   absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
       ops::RowLinear::Create({.in = weights.in, .out = weights.out, .rows = level == v1::USER ? 1 : 0},
-                             weights.weight, weights.in, weights.bias);
+                             weights.weight.data(), weights.in, weights.bias_or_null());
   if (linear.ok()) scope.AddChoice((*linear)->Choice());
   return linear;
 }
@@ -42,7 +42,7 @@ absl::StatusOr<SplitLinear> SplitLinear::Create(const Inputs& inputs, const Dens
     // At user level no piece is broadcast, and all of the weight is the user's.
     const std::vector<float> columns = PickColumns(inputs, inputs.level() != v1::USER, weights);
     absl::StatusOr<std::unique_ptr<ops::RowLinear>> user = ops::RowLinear::Create(
-        {.in = width, .out = weights.out, .rows = 1}, columns.data(), width, weights.bias);
+        {.in = width, .out = weights.out, .rows = 1}, columns.data(), width, weights.bias_or_null());
     if (!user.ok()) return user.status();
     scope.AddChoice((*user)->Choice());
     out.user_ = *std::move(user);
@@ -52,7 +52,7 @@ absl::StatusOr<SplitLinear> SplitLinear::Create(const Inputs& inputs, const Dens
     const bool with_user = out.user_ != nullptr;
     absl::StatusOr<std::unique_ptr<ops::RowLinear>> rows =
         ops::RowLinear::Create({.in = width, .out = weights.out, .accumulate = with_user}, columns.data(),
-                               width, with_user ? nullptr : weights.bias);
+                               width, with_user ? nullptr : weights.bias_or_null());
     if (!rows.ok()) return rows.status();
     scope.AddChoice((*rows)->Choice());
     out.rows_ = *std::move(rows);

@@ -16,6 +16,17 @@ void Relu(float* x, int64_t n);
 void Sigmoid(float* x, int64_t n);  // absolute error below 2e-7
 void Tanh(float* x, int64_t n);     // absolute error below 4e-7
 void Silu(float* x, int64_t n);     // relative error below 1e-6
+void LeakyRelu(float slope, float* x, int64_t n);
+void GeluErf(float* x, int64_t n);   // x Phi(x); absolute error below 5e-7 * max(1, |x|)
+void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; relative error below 3e-6
+
+// In place over x [rows, n], packed, with parameters [n] by column.
+void PreluRows(float* x, int64_t rows, int64_t n, const float* alpha);
+// p x + alpha (1 - p) x with p = sigmoid(x * norm_scale + norm_shift).
+void DiceRows(float* x, int64_t rows, int64_t n, const float* alpha, const float* norm_scale,
+              const float* norm_shift);
+// x = x * scale + shift.
+void ScaleShiftRows(float* x, int64_t rows, int64_t n, const float* scale, const float* shift);
 
 // y += x; y *= x; y *= scale; all over n floats.
 void AddTo(const float* x, float* y, int64_t n);
