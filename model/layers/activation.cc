@@ -69,8 +69,9 @@ void Activation::Apply(float* x, int64_t rows) const {
 absl::StatusOr<std::unique_ptr<Layer>> CreateActivation(const v1::Layer& layer, LayerScope& scope) {
   absl::StatusOr<Inputs> inputs = Inputs::Create("inputs", layer.inputs(), scope);
   if (!inputs.ok()) return inputs.status();
-  absl::StatusOr<Activation> function = scope.FindActivation(
-      "activation", layer.activation().function(), layer.activation().parameters(), inputs->width());
+  absl::StatusOr<Activation> function =
+      scope.FindActivation("function", layer.activation().function(), "parameters",
+                           layer.activation().parameters(), inputs->width());
   if (!function.ok()) return function.status();
   LayerCost cost;
   cost.parameters = function->parameters();
