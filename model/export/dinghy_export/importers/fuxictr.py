@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dinghy_export import features
 from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers, fuxictr_dataset
 from dinghy_export.importers.fuxictr_features import FeatureImporter
@@ -200,10 +199,11 @@ def _check_group(group, dim, dataset):
 
 
 def _add_attention(b, weights, options, groups, importer):
+    found = len({name.split(".")[1] for name in weights.names("attention_layers.")})
+    if found != len(groups):
+        raise ImportRefused(f"din_target_field: expected {len(groups)} attention layers in the checkpoint, got {found}; fields "
+                            "that form one group stand in a tuple (in JSON: in a list of their own)")
     for index, group in enumerate(groups):
-        if not weights.names(f"attention_layers.{index}."):
-            raise ImportRefused(f"din_target_field: expected {len(groups)} attention layers in the checkpoint, got {index}; "
-                                "fields that form one group stand in a tuple (in JSON: in a list of their own)")
         query = [importer.candidate_id(name) for name in group.target]
         keys = importer.sequence(group.name, group.sequence, group.target)
         width = options["embedding_dim"] * len(group.target)
