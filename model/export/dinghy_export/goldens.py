@@ -62,8 +62,7 @@ def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list
     encoder, links = built.encoder(), {output["name"]: output["link"] for output in built.manifest["outputs"]}
     logs, worst = [], 0.0
     for line, log in enumerate(expected):
-        title = log["request"].get("requestId") or f"line {line + 1}"
-        scores = {output["output"]: np.asarray(output["scores"], dtype=np.float64) for output in log.get("outputs", [])}
+        title, scores = _expected_of(built, line, log)
         worst = max(worst, _compare(title, links, scores, evaluate(built.manifest, built.tensors,
                                                                    encoder.encode(log["request"])).scores))
         logs += _logs_of(links, {**log["request"], "model": built.manifest["name"]}, title, scores)
@@ -92,8 +91,22 @@ def read_lines(path) -> list:
     return messages
 
 
+def _expected_of(built, line, log):
+    """The title and the scores by output of a ScoreLog that the library made."""
+    if not isinstance(log, dict) or not isinstance(log.get("request"), dict):
+        raise GoldenMismatch(f"expected requests, line {line + 1}: expected a ScoreLog with a request, got {str(log)[:60]}")
+    request = log["request"]
+    title = request.get("requestId") or f"line {line + 1}"
+    inline = {data["sequence"] for data in request.get("sequences", [])}
+    for sequence in built.manifest["sequences"]:
+        if sequence["name"] not in inline:
+            raise GoldenMismatch(f'request "{title}": sequence "{sequence["name"]}": expected it inline (an empty history as '
+                                 f"empty columns), got none")
+    return title, {output["output"]: np.asarray(output["scores"], dtype=np.float64) for output in log.get("outputs", [])}
+
+
 def _compare(title, links, expected, scores):
-    """The largest difference as a share of its bar; raises GoldenMismatch above 1."""
+    """The largest difference; raises GoldenMismatch where one is above its bar."""
     if not expected:
         raise GoldenMismatch(f'request "{title}": expected outputs of the library, got none')
     worst = 0.0
