@@ -34,6 +34,7 @@ class Built:
     catalog: dict = None  # Catalog
     vocabularies: dict = field(default_factory=dict)  # path -> tokens
     notes: list = field(default_factory=list)  # what a user should know: decisions, things left out
+    expected: list = field(default_factory=list)  # ScoreLogs: requests, and outputs that the trained model itself gave
 
     def encoder(self) -> FeatureEncoder:
         manifest = self.manifest

@@ -7,6 +7,7 @@ and brings its own features, and many candidates.
     golden_requests(model, requests)                   # of a ReferenceModel: its scores
     golden_requests_of(built)                          # of a Built: what its manifest says, computed by evaluate()
     golden_requests_of(built, expected=read_lines(f))  # and what the library that trained it says, compared first
+    built.expected = module_goldens(built, requests, score)  # what a module of your own says
 """
 
 import copy
@@ -75,6 +76,25 @@ def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list
     for title, request in named:
         scores = evaluate(built.manifest, built.tensors, encoder.encode(request)).scores
         logs += _logs_of(links, {**request, "model": built.manifest["name"]}, title, scores)
+    return logs
+
+
+def module_goldens(built, requests, score, seed=20240601) -> list:
+    """ScoreLogs, for Built.expected, of `requests` and of random ones with the edges: an empty history, one behavior, a full
+    one, one to be cut, unknown ids, many candidates. `score`: function from a ScoreRequest to {output: a number for each
+    candidate}, computed by the module itself in evaluation mode; probabilities, or raw numbers where the output's link is RAW.
+    """
+    named = [(request.get("requestId") or f"request {index}", request) for index, request in enumerate(requests)]
+    logs = []
+    for title, request in named + random_requests(built, seed):
+        outputs = []
+        for output, values in score(request).items():
+            values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
+            if not np.isfinite(values).all():
+                raise GoldenMismatch(f'request "{title}": output "{output}": expected finite numbers of the module, got '
+                                     f"{values[~np.isfinite(values)].flat[0]}")
+            outputs.append({"output": output, "scores": values})
+        logs.append({"request": {**request, "requestId": title}, "outputs": outputs})
     return logs
 
 
