@@ -34,7 +34,7 @@ def main(arguments=None) -> int:
     args = _parser(importer).parse_args(arguments[1:])
     try:
         built = importer.import_model(args)
-        expected = read_lines(args.expected) if args.expected else built.expected
+        expected = built.expected + (read_lines(args.expected) if args.expected else [])
         goldens = golden_requests_of(built, [] if built.expected else None, expected)
         folder = write_bundle(args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies)
     except (ValueError, OSError) as error:
@@ -54,7 +54,8 @@ def _parser(importer):
         prog="dinghy_export import", formatter_class=argparse.RawDescriptionHelpFormatter,
         description=importer.__doc__ if importer else "Takes over a model that another library trained.")
     parser.add_argument("--from", dest="library", required=True, choices=list(IMPORTERS), help="the library")
-    parser.add_argument("--checkpoint", required=getattr(importer, "NEEDS_CHECKPOINT", True), help="the weights: PyTorch (zip or legacy) or safetensors")
+    parser.add_argument("--checkpoint", required=getattr(importer, "NEEDS_CHECKPOINT", True),
+                        help="the weights: PyTorch (zip or legacy) or safetensors")
     parser.add_argument("--name", required=True, help="the model's name")
     parser.add_argument("--version", required=True, type=int, help="its version, which must be new")
     parser.add_argument("--out", required=True, help="model root, where <name>/<version>/ is written")

@@ -5,15 +5,16 @@
     attention.multi_head(b, "interest", ["item"], ["clicks.item"], heads=4, query_projection=(wq, bq),
                          key_projection=(wk, bk), value_projection=(wv, bv), out_projection=(wo, bo), empty="ZEROS")
 
-Every function takes the builder, the name of the layer that holds the result, `query` (user or candidate level) and `keys`
-(one sequence), each a list of features and layers that are concatenated; `values`, which are the keys where it is None; and
+Every function takes the builder, the name of the layer that holds the result, `query` (user or candidate level) and
+`keys` (one sequence), each a list of features and layers that are concatenated; `values`, which are the keys where it
+is None; and
     normalization   NONE, SOFTMAX, SIGMOID_EACH or SILU_MEAN: what becomes of the scores before the values are summed
     empty           what a history without a behavior gives: ZEROS, or PAD_VALUE, the value of one pad behavior
     mask            under SOFTMAX, the score of pad behaviors, such as -1e9; None: minus infinity, they take no part
     scale           multiplies the scores
-Weights are arrays or PyTorch parameters as PyTorch keeps them, [out, in]. A projection is (weight, bias), bias None where
-there is none; the projection itself None where the rows are taken as they are. Below, q is a query's row, k and v those of a
-behavior, w the weights of the sum.
+Weights are arrays or PyTorch parameters as PyTorch keeps them, [out, in]. A projection is (weight, bias), bias None
+where there is none; the projection itself None where the rows are taken as they are. Below, q is a query's row, k and v
+those of a behavior, w the weights of the sum.
 """
 
 import math
@@ -23,27 +24,32 @@ from dinghy_export.widths import width_of
 # --- One score for each behavior ------------------------------------------------------------------------------------
 
 
-def din(b, name, query, keys, values=None, *, layers, parts, normalization, empty, mask=None, scale=1.0, query_zeros=None):
+def din(b, name, query, keys, values=None, *, layers, parts, normalization, empty, mask=None, scale=1.0,
+        query_zeros=None):
     """DIN's activation unit (Zhou et al., 2018): score = MLP([q, k, q - k, q * k]).
 
-    `layers`: Dense messages, as Builder.dense and Modules.dense_list make them, the last of width 1; `parts`: the order of the
-    first one's input, of QUERY, KEY, DIFFERENCE (q - k) and PRODUCT; `query_zeros`: zeros behind a narrower query."""
-    return _target(b, name, query, keys, values, din_score(layers, parts, query_zeros), normalization, empty, mask, scale)
+    `layers`: Dense messages, as Builder.dense and Modules.dense_list make them, the last of width 1; `parts`: the order
+    of the first one's input, of QUERY, KEY, DIFFERENCE (q - k) and PRODUCT; `query_zeros`: zeros behind a narrower
+    query."""
+    score = din_score(layers, parts, query_zeros)
+    return _target(b, name, query, keys, values, score, normalization, empty, mask, scale)
 
 
-def additive(b, name, query, keys, values=None, *, query_weight, key_weight, bias, vector, normalization, empty, mask=None,
-             scale=1.0, activation="TANH"):
+def additive(b, name, query, keys, values=None, *, query_weight, key_weight, bias, vector, normalization, empty,
+             mask=None, scale=1.0, activation="TANH"):
     """Additive attention (Bahdanau et al., 2015): score = vector^T tanh(query_weight q + key_weight k + bias).
 
-    query_weight [hidden, query width], key_weight [hidden, key width], bias [hidden] or None, vector [hidden]; query and
-    keys may differ in width."""
+    query_weight [hidden, query width], key_weight [hidden, key width], bias [hidden] or None, vector [hidden]; query
+    and keys may differ in width."""
     score = additive_score(b, name, query_weight, key_weight, bias, vector, activation)
     return _target(b, name, query, keys, values, score, normalization, empty, mask, scale)
 
 
-def dot(b, name, query, keys, values=None, *, normalization, empty, mask=None, scale=1.0, heads=None, key_value_heads=None):
-    """Dot product (Luong et al., 2015): score = q^T k. `heads`: query, keys and values are cut into so many equal parts,
-    each with scores of its own, and the pooled parts are concatenated; see multi_head, which projects them first."""
+def dot(b, name, query, keys, values=None, *, normalization, empty, mask=None, scale=1.0, heads=None,
+        key_value_heads=None):
+    """Dot product (Luong et al., 2015): score = q^T k. `heads`: query, keys and values are cut into so many equal
+    parts, each with scores of its own, and the pooled parts are concatenated; see multi_head, which projects them
+    first."""
     return _target(b, name, query, keys, values, {"dot": {}}, normalization, empty, mask, scale, heads=heads,
                    key_value_heads=key_value_heads)
 
@@ -51,8 +57,8 @@ def dot(b, name, query, keys, values=None, *, normalization, empty, mask=None, s
 def scaled_dot(b, name, query, keys, values=None, *, normalization, empty, mask=None, heads=None, key_value_heads=None):
     """Scaled dot product (Vaswani et al., 2017): score = q^T k / sqrt(width of a head)."""
     scale = 1 / math.sqrt(_head_width(b, name, query, heads or 1))
-    return dot(b, name, query, keys, values, normalization=normalization, empty=empty, mask=mask, scale=scale, heads=heads,
-               key_value_heads=key_value_heads)
+    return dot(b, name, query, keys, values, normalization=normalization, empty=empty, mask=mask, scale=scale,
+               heads=heads, key_value_heads=key_value_heads)
 
 
 def bilinear(b, name, query, keys, values=None, *, weight, normalization, empty, mask=None, scale=1.0):
@@ -61,8 +67,8 @@ def bilinear(b, name, query, keys, values=None, *, weight, normalization, empty,
 
 
 def auto(b, name, query, keys, values=None, *, max_short, short, long, normalization, empty, mask=None, scale=1.0):
-    """One score for histories of up to `max_short` behaviors and another for longer ones, by the length after truncation.
-    A model must have been trained so. `short` and `long`: the scores below, such as
+    """One score for histories of up to `max_short` behaviors and another for longer ones, by the length after
+    truncation. A model must have been trained so. `short` and `long`: the scores below, such as
     dict(additive_score(b, "interest.short", ...), scale=0.5); scale multiplies that score alone."""
     score = {"auto": {"maxShort": max_short, "shortHistory": short, "longHistory": long}}
     return _target(b, name, query, keys, values, score, normalization, empty, mask, scale)
@@ -117,11 +123,12 @@ def multi_head(b, name, query, keys, values=None, *, heads, query_projection, ke
     """Multi-head cross-attention (Vaswani et al., 2017), with d the width of a head:
     head h: w = softmax(Wq_h q . Wk_h k / sqrt(d)), sum of w Wv_h v; the result is Wo [head 1, head 2, ...].
 
-    Adds dense layers <name>.query, .keys and .values, target attention and the dense out projection. An empty history that
-    gives ZEROS gives out_projection's bias, as the projection comes last."""
+    Adds dense layers <name>.query, .keys and .values, target attention and the dense out projection. An empty history
+    that gives ZEROS gives out_projection's bias, as the projection comes last."""
     values = keys if values is None else values
     query = _project(b, f"{name}.query", query, query_projection)
-    keys, values = _project(b, f"{name}.keys", keys, key_projection), _project(b, f"{name}.values", values, value_projection)
+    keys = _project(b, f"{name}.keys", keys, key_projection)
+    values = _project(b, f"{name}.values", values, value_projection)
     pooled = name if out_projection is None else f"{name}.heads"
     scaled_dot(b, pooled, query, keys, values, normalization=normalization, empty=empty, mask=mask, heads=heads,
                key_value_heads=key_value_heads)
@@ -132,24 +139,24 @@ def multi_query(b, name, query, keys, values=None, *, heads, query_projection, k
                 out_projection, empty, mask=None):
     """Multi-query attention (Shazeer, 2019): as multi_head, but all heads read the same one key and value:
     key_projection and value_projection give the width of one head."""
-    return grouped_query(b, name, query, keys, values, heads=heads, key_value_heads=1, query_projection=query_projection,
-                         key_projection=key_projection, value_projection=value_projection, out_projection=out_projection,
-                         empty=empty, mask=mask)
+    return grouped_query(b, name, query, keys, values, heads=heads, key_value_heads=1, empty=empty, mask=mask,
+                         query_projection=query_projection, key_projection=key_projection,
+                         value_projection=value_projection, out_projection=out_projection)
 
 
 def grouped_query(b, name, query, keys, values=None, *, heads, key_value_heads, query_projection, key_projection,
                   value_projection, out_projection, empty, mask=None):
-    """Grouped-query attention (Ainslie et al., 2023): query head h reads key and value head h // (heads / key_value_heads).
-    key_projection and value_projection give key_value_heads heads."""
-    return multi_head(b, name, query, keys, values, heads=heads, key_value_heads=key_value_heads,
-                      query_projection=query_projection, key_projection=key_projection, value_projection=value_projection,
-                      out_projection=out_projection, empty=empty, mask=mask)
+    """Grouped-query attention (Ainslie et al., 2023): query head h reads key and value head h // (heads /
+    key_value_heads). key_projection and value_projection give key_value_heads heads."""
+    return multi_head(b, name, query, keys, values, heads=heads, key_value_heads=key_value_heads, empty=empty,
+                      mask=mask, query_projection=query_projection, key_projection=key_projection,
+                      value_projection=value_projection, out_projection=out_projection)
 
 
 def latent(b, name, query, keys, *, heads, query_projection, latent_projection, key_up, value_up, out_projection, empty,
            mask=None):
-    """Multi-head latent attention (DeepSeek-V2, 2024), without rotary parts: c = latent_projection(k) is all that is kept of
-    a behavior; head h: w = softmax(Wq_h q . key_up_h c / sqrt(d)), sum of w value_up_h c.
+    """Multi-head latent attention (DeepSeek-V2, 2024), without rotary parts: c = latent_projection(k) is all that is
+    kept of a behavior; head h: w = softmax(Wq_h q . key_up_h c / sqrt(d)), sum of w value_up_h c.
 
     key_up [width of the projected query, latent width], value_up [heads * value width of a head, latent width]."""
     query = _project(b, f"{name}.query", query, query_projection)
@@ -174,7 +181,8 @@ def linear_attention(b, name, query, keys, values=None, *, heads, query_projecti
     f(k_h) v_h^T and z = sum of f(k_h) over the behaviors, computed once for all candidates. `scale` multiplies q."""
     values = keys if values is None else values
     query = _project(b, f"{name}.query", query, query_projection)
-    keys, values = _project(b, f"{name}.keys", keys, key_projection), _project(b, f"{name}.values", values, value_projection)
+    keys = _project(b, f"{name}.keys", keys, key_projection)
+    values = _project(b, f"{name}.values", values, value_projection)
     pooled = name if out_projection is None else f"{name}.heads"
     _target(b, pooled, query, keys, values, {"linear": {}}, "NONE", empty, None, scale, heads=heads)
     return _project(b, name, [pooled], out_projection)[0]
@@ -207,18 +215,19 @@ def _check_widths(b, name, query, keys, values, score, heads, key_value_heads, l
     elif "din" in score:
         query_width += score["din"].get("queryZeros", 0)
         if query_width != key_width:
-            raise ValueError(f'layer "{name}": expected query and keys of equal width, got {query_width} and {key_width}')
+            raise ValueError(f'layer "{name}": expected query and keys of equal width, got {query_width} and '
+                             f"{key_width}")
         first, last = score["din"]["layers"][0]["weight"], score["din"]["layers"][-1]["weight"]
         _expect_shape(b, first, [b.tensors[first].shape[0], key_width * len(score["din"]["parts"])])
         _expect_shape(b, last, [1, b.tensors[last].shape[1]])
     elif latent is None:
         shared = key_value_heads or heads
         if query_width * shared != key_width * heads or query_width % heads:
-            raise ValueError(f'layer "{name}": expected a query of {heads} heads and keys of {shared} heads of the same width, '
-                             f"got widths {query_width} and {key_width}")
+            raise ValueError(f'layer "{name}": expected a query of {heads} heads and keys of {shared} heads of the '
+                             f"same width, got widths {query_width} and {key_width}")
         if width_of(b, values) % shared or heads % shared:
-            raise ValueError(f'layer "{name}": expected {shared} heads to divide the {heads} of the query and the width of the '
-                             f"values, got {width_of(b, values)}")
+            raise ValueError(f'layer "{name}": expected {shared} heads to divide the {heads} of the query and the '
+                             f"width of the values, got {width_of(b, values)}")
 
 
 def _expect_shape(b, tensor, shape):
@@ -241,5 +250,6 @@ def _project(b, name, inputs, projection):
     message = b.dense(name, weight, bias)
     width = width_of(b, inputs)
     if b.tensors[message["weight"]].shape[1] != width:
-        raise ValueError(f'tensor "{name}.weight": expected {width} columns, got {b.tensors[message["weight"]].shape[1]}')
+        raise ValueError(f'tensor "{name}.weight": expected {width} columns, got '
+                         f'{b.tensors[message["weight"]].shape[1]}')
     return [b.layer(name, "dense", inputs=inputs, **message)]

@@ -80,10 +80,10 @@ def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list
 
 
 def module_goldens(built, requests, score, seed=20240601) -> list:
-    """ScoreLogs, for Built.expected, of `requests` and of random ones with the edges: an empty history, one behavior, a full
-    one, one to be cut, unknown ids, many candidates. `score`: function from a ScoreRequest to {output: a number for each
-    candidate}, computed by the module itself in evaluation mode; probabilities, or raw numbers where the output's link is RAW.
-    """
+    """ScoreLogs, for Built.expected, of `requests` and of random ones with the edges: an empty history, one behavior, a
+    full one, one to be cut, unknown ids, many candidates. `score`: function from a ScoreRequest to {output: a number for
+    each candidate}, computed by the module itself in evaluation mode: a probability, or the raw number where the
+    output's link is RAW."""
     named = [(request.get("requestId") or f"request {index}", request) for index, request in enumerate(requests)]
     logs = []
     for title, request in named + random_requests(built, seed):
@@ -91,8 +91,8 @@ def module_goldens(built, requests, score, seed=20240601) -> list:
         for output, values in score(request).items():
             values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
             if not np.isfinite(values).all():
-                raise GoldenMismatch(f'request "{title}": output "{output}": expected finite numbers of the module, got '
-                                     f"{values[~np.isfinite(values)].flat[0]}")
+                raise GoldenMismatch(f'request "{title}": output "{output}": expected finite numbers of the module, '
+                                     f"got {values[~np.isfinite(values)].flat[0]}")
             outputs.append({"output": output, "scores": values})
         logs.append({"request": {**request, "requestId": title}, "outputs": outputs})
     return logs

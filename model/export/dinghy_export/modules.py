@@ -8,11 +8,12 @@
     m.layer("tower", net.tower, inputs=["interest", "item"])     # nn.Sequential and the modules below
     b.output("click", "tower")
 
-`layer` takes nn.Linear, nn.Sequential of linear layers, each with its batch norm and activation, nn.BatchNorm1d, nn.LayerNorm
-and the activations; `cross_attention` nn.MultiheadAttention; `self_attention` that, nn.TransformerEncoderLayer and
-nn.TransformerEncoder. Whatever else a module computes is added with b.layer or dinghy_export.attention, from its weights.
-Modules are read as they compute in evaluation mode, and refused (ImportRefused) where that is not what they hold: batch norm
-without running statistics, modules left in training mode, hooks, parametrizations, classes with a forward of their own.
+`layer` takes nn.Linear, nn.Sequential of linear layers, each with its batch norm and activation, nn.BatchNorm1d,
+nn.LayerNorm and the activations; `cross_attention` nn.MultiheadAttention; `self_attention` that,
+nn.TransformerEncoderLayer and nn.TransformerEncoder. Whatever else a module computes is added with b.layer or
+dinghy_export.attention, from its weights. Modules are read as they compute in evaluation mode, and refused
+(ImportRefused) where that is not what they hold: batch norm without running statistics, modules left in training mode,
+hooks, parametrizations, classes with a forward of their own.
 """
 
 import numpy as np
@@ -33,18 +34,18 @@ _NOTHING = (nn.Identity, nn.Dropout)  # in evaluation mode
 
 class Modules:
     def __init__(self, builder, activations=None):
-        """`activations`: for classes of your own, such as a Dice: class -> function (builder, prefix, module) that returns the
-        name of the Activation and its ActivationParameters or None."""
+        """`activations`: for classes of your own, such as a Dice: class -> function (builder, prefix, module) that
+        returns the name of the Activation and its ActivationParameters or None."""
         self.builder = builder
         self._own = dict(activations or {})
 
     # --- Tables and layers ------------------------------------------------------------------------------------------
 
     def table(self, name, module) -> str:
-        """An embedding table of nn.Embedding or nn.EmbeddingBag (modes sum and mean, as the features that read it say)."""
+        """An embedding table of nn.Embedding or nn.EmbeddingBag (mode sum or mean, as its features say)."""
         self._check(name, module, nn.Embedding, nn.EmbeddingBag)
         if module.max_norm is not None:
-            raise _refused(name, "max_norm None", module.max_norm, "save the rows as they are after their norm was limited")
+            raise _refused(name, "max_norm None", module.max_norm, "store the rows with their norm limited")
         weight = _values(name, module.weight)
         if isinstance(module, nn.EmbeddingBag):
             if module.mode not in ("sum", "mean"):
@@ -72,18 +73,18 @@ class Modules:
 
     def cross_attention(self, name, module, query, keys, values=None, *, empty, mask=None) -> str:
         """nn.MultiheadAttention of a query over a history whose pad behaviors are masked, as dinghy_export.attention's
-        multi_head. `mask`: the score of pad behaviors where a float mask was added; None: a bool mask, or none. Where every
-        behavior is masked PyTorch gives NaN: say what your module makes of it."""
+        multi_head. `mask`: the score of pad behaviors where a float mask was added; None: a bool mask, or none. Where
+        every behavior is masked PyTorch gives NaN: say what your module makes of it."""
         parts = self._attention(name, module)
-        return multi_head(self.builder, name, query, keys, values, heads=module.num_heads, query_projection=parts["query"],
-                          key_projection=parts["key"], value_projection=parts["value"], out_projection=parts["out"],
-                          empty=empty, mask=mask)
+        return multi_head(self.builder, name, query, keys, values, heads=module.num_heads, empty=empty, mask=mask,
+                          query_projection=parts["query"], key_projection=parts["key"],
+                          value_projection=parts["value"], out_projection=parts["out"])
 
-    def self_attention(self, name, module, inputs, *, causal, pads=None, input_scale=1.0, positions=None, sinusoidal=None,
-                       input_norm=None, window=None) -> str:
-        """nn.MultiheadAttention alone, nn.TransformerEncoderLayer or nn.TransformerEncoder over one sequence. `pads`: MASKED
-        where src_key_padding_mask hid them, ATTENDED or ZEROED; needed where the sequence has pads. `positions`: as
-        self.positions makes them; `input_norm`: an nn.LayerNorm after them."""
+    def self_attention(self, name, module, inputs, *, causal, pads=None, input_scale=1.0, positions=None,
+                       sinusoidal=None, input_norm=None, window=None) -> str:
+        """nn.MultiheadAttention alone, nn.TransformerEncoderLayer or nn.TransformerEncoder over one sequence. `pads`:
+        MASKED where src_key_padding_mask hid them, ATTENDED or ZEROED; needed where the sequence has pads. `positions`:
+        as self.positions makes them; `input_norm`: an nn.LayerNorm after them."""
         self._check(name, module, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
         layers = list(module.layers) if isinstance(module, nn.TransformerEncoder) else [module]
         described = [self._block(f"{name}.{index}", layer) for index, layer in enumerate(layers)]
@@ -96,8 +97,9 @@ class Modules:
             raise _refused(name, f"inputs of width {width}", width_of(self.builder, inputs))
         final = module.norm if isinstance(module, nn.TransformerEncoder) else None
         return self.builder.layer(
-            name, "selfAttention", inputs=inputs, blocks=[block for block, _, _ in described], heads=heads, wiring=wiring,
-            causal=causal, inputScale=input_scale, pads=pads, positions=positions, sinusoidal=sinusoidal, window=window,
+            name, "selfAttention", inputs=inputs, blocks=[block for block, _, _ in described], heads=heads,
+            wiring=wiring, causal=causal, inputScale=input_scale, pads=pads, positions=positions,
+            sinusoidal=sinusoidal, window=window,
             inputNorm=None if input_norm is None else self.layer_norm(f"{name}.input_norm", input_norm),
             finalNorm=None if final is None else self.layer_norm(f"{name}.final_norm", final))
 
@@ -161,7 +163,7 @@ class Modules:
                 self._check(path, step, nn.Linear, nn.BatchNorm1d, *_ACTIVATIONS, *_NOTHING)
         if not groups:
             raise _refused(prefix, "at least one linear layer", f"{len(steps)} modules without one")
-        return [self._dense(f"{prefix}.{index}", group, width if index == 0 else None) for index, group in enumerate(groups)]
+        return [self._dense(f"{prefix}.{index}", group, None if index else width) for index, group in enumerate(groups)]
 
     def _steps(self, path, module):
         """(path, module) in order, sequences opened, what does nothing left out."""
@@ -184,7 +186,8 @@ class Modules:
             norm = self.batch_norm(f"{prefix}.norm", group["norm"][1])
         if "activation" in group:
             function, parameters = self._activation(f"{prefix}.activation", group["activation"][1], linear.out_features)
-        return self.builder.dense(prefix, _values(path, linear.weight), _values(path, linear.bias), function, norm, parameters)
+        weight, bias = _values(path, linear.weight), _values(path, linear.bias)
+        return self.builder.dense(prefix, weight, bias, function, norm, parameters)
 
     @staticmethod
     def _expect_width(step, width, expected):
@@ -269,8 +272,8 @@ class Modules:
             weight[module.padding_idx] = 0
             return weight
         self.builder.notes.append(
-            f'table "{name}": nn.EmbeddingBag leaves ids of row {module.padding_idx} out of a mean, Dinghy counts them: send no '
-            f"such ids, and let unknown ids take another row")
+            f'table "{name}": nn.EmbeddingBag leaves ids of row {module.padding_idx} out of a mean, Dinghy counts '
+            f"them: send no such ids, and let unknown ids take another row")
         return weight
 
     def _check(self, path, module, *kinds):
@@ -282,13 +285,15 @@ class Modules:
         kind = next((kind for kind in kinds if isinstance(module, kind)), None)
         if kind is None:
             names = ", ".join(kind.__name__ for kind in kinds)
-            raise _refused(path, names, _kind(module), "no layer is made of it; where it computes what layers can, add them with "
-                           "Builder.layer or dinghy_export.attention")
+            raise _refused(path, names, _kind(module), "no layer is made of it; where it computes what layers can, add "
+                           "them with Builder.layer or dinghy_export.attention")
         if type(module).forward is not kind.forward or "forward" in vars(module):
             raise _refused(path, f"torch's own {kind.__name__}", f"{_kind(module)} with a forward of its own")
 
 
 def _check_state(path, module):
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        raise _refused(path, "weights", "a lazy module that has seen no data")
     if parametrize.is_parametrized(module):
         raise _refused(path, "plain weights", f"parametrizations of {', '.join(module.parametrizations)}",
                        "call torch.nn.utils.parametrize.remove_parametrizations first")
@@ -297,7 +302,8 @@ def _check_state(path, module):
         raise _refused(path, "no hooks", f"{hooks} forward hooks, as of weight_norm and spectral_norm",
                        "what they do is not in the weights; remove them first")
     if module.training and _differs_in_training(module):
-        raise _refused(path, "evaluation mode", f"{_kind(module)} in training mode", "call eval() on the whole module first")
+        raise _refused(path, "evaluation mode", f"{_kind(module)} in training mode",
+                       "call eval() on the whole module first")
 
 
 def _differs_in_training(module):
@@ -312,8 +318,6 @@ def _values(path, tensor):
     """A numpy array of the tensor, None of None. bfloat16, which numpy does not have, becomes float32."""
     if tensor is None:
         return None
-    if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-        raise _refused(path, "weights", "a lazy module that has seen no data")
     if tensor.is_meta:
         raise _refused(path, "weights", "a tensor of device meta, which holds none")
     if not tensor.is_floating_point():

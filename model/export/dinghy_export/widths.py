@@ -7,7 +7,7 @@ from dinghy_export import features
 
 
 def width_of(b, names) -> int:
-    """Floats a row of the concatenation of features and layers of `b`. Raises ValueError for a name it does not have."""
+    """Floats a row of the concatenation of features and layers of `b`. Raises ValueError for an unknown name."""
     return sum(_width(b, name) for name in names)
 
 

@@ -2,10 +2,11 @@
 
     python3 -m dinghy_export import --from torch --module own_module.py:export --name books --version 1 --out models
 
-calls export() of own_module.py, or export(FILE) where it takes an argument and --checkpoint FILE is given. It returns a Built
-(dinghy_export.builder), made with dinghy_export.modules and dinghy_export.attention, with the scores of the module itself in
-`built.expected` (dinghy_export.goldens.module_goldens): the import is refused where the bundle gives something else. The file
-is run as any Python program is; import only what you trust. model/export/examples/own_module.py is a whole example.
+calls export() of own_module.py, or export(FILE) where it takes an argument and --checkpoint FILE is given. It returns a
+Built (dinghy_export.builder), made with dinghy_export.modules and dinghy_export.attention, with the scores of the
+module itself in `built.expected` (dinghy_export.goldens.module_goldens): the import is refused where the bundle gives
+something else. The file is run as any Python program is; import only what you trust.
+model/export/examples/own_module.py is a whole example.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ NEEDS_CHECKPOINT = False
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--module", required=True, metavar="FILE.py:FUNCTION", help="the function that returns the Built")
+    parser.add_argument("--module", required=True, metavar="FILE.py:FUNCTION", help="what returns the Built")
 
 
 def import_model(args) -> Built:
@@ -29,8 +30,8 @@ def import_model(args) -> Built:
     if not isinstance(built, Built):
         raise ImportRefused(f"{args.module}: expected a Built, as Builder.build returns it, got {type(built).__name__}")
     if not built.expected and not args.expected:
-        raise ImportRefused(f"{args.module}: expected the module's own scores in built.expected (goldens.module_goldens), or "
-                            f"--expected FILE, got neither: nothing would prove that the bundle is the module")
+        raise ImportRefused(f"{args.module}: expected the module's scores in built.expected (goldens.module_goldens), "
+                            f"or --expected FILE, got neither: nothing would prove that the bundle is the module")
     built.manifest["name"] = args.name
     if args.data:
         built.manifest["provenance"]["data"] = args.data
@@ -54,7 +55,8 @@ def load_function(place):
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ImportRefused(f"--module: expected a function {name} in {path}, got {'none' if function is None else type(function).__name__}")
+        got = "none" if function is None else type(function).__name__
+        raise ImportRefused(f"--module: expected a function {name} in {path}, got {got}")
     return function
 
 
