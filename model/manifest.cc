@@ -262,6 +262,8 @@ std::vector<absl::string_view> InputsOf(const v1::Layer& layer) {
   const auto add = [&inputs](const auto& names) { inputs.insert(inputs.end(), names.begin(), names.end()); };
   for (const v1::InputList& term : layer.add().terms()) add(term.inputs());
   for (const v1::InputList& term : layer.multiply().terms()) add(term.inputs());
+  add(layer.dot().left());
+  add(layer.dot().right());
   add(layer.target_attention().query());
   add(layer.target_attention().keys());
   add(layer.target_attention().values());
@@ -276,7 +278,8 @@ absl::Status CheckLayers(const v1::BundleManifest& manifest) {
 
   for (const v1::Layer& layer : manifest.layers()) {
     const std::string label = Label("layer", layer.name());
-    const bool own_lists = layer.has_add() || layer.has_multiply() || layer.has_target_attention();
+    const bool own_lists =
+        layer.has_add() || layer.has_multiply() || layer.has_dot() || layer.has_target_attention();
     if (own_lists && layer.inputs_size() > 0) {
       return Invalid(label, "expected no inputs beside the input lists of its kind");
     }

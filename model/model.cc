@@ -78,7 +78,11 @@ absl::Status Model::CreateOutputs(LayerScope& scope) {
     if (output.link() != v1::Output::SIGMOID && output.link() != v1::Output::RAW) {
       return scope.Error("link: expected SIGMOID or RAW, got nothing");
     }
-    outputs_.push_back({.value = value, .sigmoid = output.link() == v1::Output::SIGMOID});
+    absl::StatusOr<Calibration> calibration = Calibration::Create(output);
+    if (!calibration.ok()) return scope.Error(calibration.status().message());
+    outputs_.push_back({.value = value,
+                        .sigmoid = output.link() == v1::Output::SIGMOID,
+                        .calibration = *std::move(calibration)});
   }
   return absl::OkStatus();
 }
@@ -116,7 +120,11 @@ void Model::WriteScores(const RunContext& context, ModelOutputs& outputs) const 
     for (int64_t c = 0; c < candidates; ++c) {
       scores[c] = value.data[values_[outputs_[o].value].level == v1::USER ? 0 : c * value.stride];
     }
-    if (outputs_[o].sigmoid) ops::Sigmoid(scores.data(), candidates);
+    if (!outputs_[o].calibration.empty()) {
+      for (float& score : scores) score = outputs_[o].calibration.Probability(score);
+    } else if (outputs_[o].sigmoid) {
+      ops::Sigmoid(scores.data(), candidates);
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "features/feature_batch.h"
+#include "model/calibration.h"
 #include "model/ops/scratch.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
@@ -95,6 +96,7 @@ class Model {
   struct OutputColumn {
     int value = 0;
     bool sigmoid = false;
+    Calibration calibration;
   };
 
   explicit Model(const v1::BundleManifest& manifest);

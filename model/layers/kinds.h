@@ -21,6 +21,8 @@ absl::StatusOr<std::unique_ptr<Layer>> CreateSelfAttention(const v1::Layer& laye
 absl::StatusOr<std::unique_ptr<Layer>> CreateTargetAttention(const v1::Layer& layer, LayerScope& scope);
 absl::StatusOr<std::unique_ptr<Layer>> CreatePooling(const v1::Layer& layer, LayerScope& scope);
 absl::StatusOr<std::unique_ptr<Layer>> CreateActivation(const v1::Layer& layer, LayerScope& scope);
+absl::StatusOr<std::unique_ptr<Layer>> CreateBatchNorm(const v1::Layer& layer, LayerScope& scope);
+absl::StatusOr<std::unique_ptr<Layer>> CreateDot(const v1::Layer& layer, LayerScope& scope);
 
 }  // namespace dinghy
 

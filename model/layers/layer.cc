@@ -26,6 +26,10 @@ absl::StatusOr<std::unique_ptr<Layer>> CreateLayer(const v1::Layer& layer, Layer
       return CreatePooling(layer, scope);
     case v1::Layer::kActivation:
       return CreateActivation(layer, scope);
+    case v1::Layer::kBatchNorm:
+      return CreateBatchNorm(layer, scope);
+    case v1::Layer::kDot:
+      return CreateDot(layer, scope);
     case v1::Layer::KIND_NOT_SET:
       break;
   }
