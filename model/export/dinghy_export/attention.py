@@ -70,7 +70,8 @@ def auto(b, name, query, keys, values=None, *, max_short, short, long, normaliza
     """One score for histories of up to `max_short` behaviors and another for longer ones, by the length after
     truncation. A model must have been trained so. `short` and `long`: the scores below, such as
     dict(additive_score(b, "interest.short", ...), scale=0.5); scale multiplies that score alone."""
-    score = {"auto": {"maxShort": max_short, "shortHistory": short, "longHistory": long}}
+    branches = {"shortHistory": {"scale": 1.0, **short}, "longHistory": {"scale": 1.0, **long}}
+    score = {"auto": {"maxShort": max_short, **branches}}
     return _target(b, name, query, keys, values, score, normalization, empty, mask, scale)
 
 
