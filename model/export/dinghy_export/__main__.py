@@ -19,6 +19,7 @@ IMPORTERS = {
     "recbole": "recbole",
     "sasrec-pytorch": "sasrec_pytorch",
     "torch": "own_module",
+    "torcheasyrec": "torcheasyrec",
 }
 
 

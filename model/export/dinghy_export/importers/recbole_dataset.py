@@ -219,7 +219,7 @@ def _check_item_id(items, item_id, found):
 def _kind(value):
     """A FeatureType: an enum, pickled by its value, or by its name as Python 3.11 does."""
     if isinstance(value, Inert) and value.args:
-        return value.args[1].lower() if value.path == "builtins.getattr" else value.args[0]
+        return value.args[1].lower() if value.path.endswith(".getattr") else value.args[0]
     return value
 
 

@@ -13,7 +13,8 @@ import re
 from dinghy_export.importers.weights import ImportRefused
 
 _TOKEN = re.compile(r"""
-    (?P<space>[\s,;]+|\#[^\n]*)
+    (?P<space>\s+|\#[^\n]*)
+  | (?P<separator>[,;])
   | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
   | (?P<number>-?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?|inf\b|nan\b))
   | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
@@ -144,6 +145,7 @@ class _Parser:
 
     def _fields(self, message, end_kind, end):
         while True:
+            self._skip_separators()
             kind, value, line = self._take()
             if kind == end_kind and value == end:
                 return
@@ -156,6 +158,7 @@ class _Parser:
                 self._take()
                 while not self._at("]"):
                     message.add(value, self._value(message, value, True))
+                    self._skip_separators()
                 self._take()
             else:
                 message.add(value, self._value(message, value, colon))
@@ -184,6 +187,10 @@ class _Parser:
         if token[0] != "end" or self._next == len(self._tokens) - 1:
             self._next = min(self._next + 1, len(self._tokens) - 1)
         return token
+
+    def _skip_separators(self):
+        while self._tokens[self._next][0] == "separator":
+            self._take()
 
     def _at(self, mark):
         return self._tokens[self._next][:2] == ("mark", mark)
