@@ -84,7 +84,9 @@ def read_candidates():
         values.frombytes(file.read())
     if sys.byteorder == "big":
         values.byteswap()
-    return {1 + row: list(values[row * CANDIDATES : (row + 1) * CANDIDATES]) for row in range(len(values) // CANDIDATES)}
+    return {
+        1 + row: list(values[row * CANDIDATES : (row + 1) * CANDIDATES]) for row in range(len(values) // CANDIDATES)
+    }
 
 
 def expected_logs(histories):
@@ -95,12 +97,17 @@ def expected_logs(histories):
     for case in cases:
         before = histories[case["user"]][:-1]
         assert before[-200:] == case["seq"], f"user {case['user']}"
-        logs.append({
-            "request": {"requestId": f"user {case['user']}", "userId": str(case["user"]),
-                        "candidates": [features.ints("item", case["items"])],
-                        "sequences": [{"sequence": "history", "columns": [features.ints("item", before)]}]},
-            "outputs": [{"output": "logit", "scores": case["logits"]}],
-        })
+        logs.append(
+            {
+                "request": {
+                    "requestId": f"user {case['user']}",
+                    "userId": str(case["user"]),
+                    "candidates": [features.ints("item", case["items"])],
+                    "sequences": [{"sequence": "history", "columns": [features.ints("item", before)]}],
+                },
+                "outputs": [{"output": "logit", "scores": case["logits"]}],
+            }
+        )
     return logs
 
 
@@ -111,9 +118,31 @@ def run_import(checkpoint, wiring, expected, models):
     """Exit code and what was printed."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        code = main(["import", "--from", "sasrec-pytorch", "--checkpoint", checkpoint, "--wiring", wiring, "--action", "rate",
-                     "--expected", expected, "--name", "movies", "--version", "1", "--out", models,
-                     "--data", "MovieLens-1M", "--created", "2024-06-25T00:00:00Z"])
+        code = main(
+            [
+                "import",
+                "--from",
+                "sasrec-pytorch",
+                "--checkpoint",
+                checkpoint,
+                "--wiring",
+                wiring,
+                "--action",
+                "rate",
+                "--expected",
+                expected,
+                "--name",
+                "movies",
+                "--version",
+                "1",
+                "--out",
+                models,
+                "--data",
+                "MovieLens-1M",
+                "--created",
+                "2024-06-25T00:00:00Z",
+            ]
+        )
     return code, out.getvalue()
 
 
@@ -141,7 +170,9 @@ def refuse_wrong_wirings(checkpoint, expected, logs, work):
         folder = write_bundle(root, version, manifest, right.tensors, goldens)
         refused = subprocess.run([DINGHY, "validate", folder], capture_output=True, text=True)
         text = refused.stdout + refused.stderr
-        assert refused.returncode == 1 and "golden" in text and "logit" in text, f"{wiring}: {refused.returncode} {text}"
+        assert (
+            refused.returncode == 1 and "golden" in text and "logit" in text
+        ), f"{wiring}: {refused.returncode} {text}"
         print(f"{wiring} by hand: {text.strip().splitlines()[0]}")
 
 
@@ -158,15 +189,42 @@ def rank_all(histories, models, work):
     candidates = read_candidates()
     for user, items in histories.items():
         assert candidates[user][0] == items[-1]
-    write_lines(requests, ({"request": {
-        "requestId": str(user), "model": "movies", "userId": str(user), "requestTimeMs": index_time(len(items) - 1),
-        "candidates": [features.ints("item", candidates[user])]}} for user, items in histories.items()))
+    write_lines(
+        requests,
+        (
+            {
+                "request": {
+                    "requestId": str(user),
+                    "model": "movies",
+                    "userId": str(user),
+                    "requestTimeMs": index_time(len(items) - 1),
+                    "candidates": [features.ints("item", candidates[user])],
+                }
+            }
+            for user, items in histories.items()
+        ),
+    )
     store = f"rocksdb:{work}/histories"
     subprocess.run([DINGHY, "ingest", "--store", store, events], check=True)
     with serving(models, store, work) as address:
         begin = time.monotonic()
-        subprocess.run([DINGHY, "replay", "--server", address, "--history", "store", "--compare_only", "--concurrency", "2",
-                        "--out", f"{work}/served.jsonl", requests], check=True)
+        subprocess.run(
+            [
+                DINGHY,
+                "replay",
+                "--server",
+                address,
+                "--history",
+                "store",
+                "--compare_only",
+                "--concurrency",
+                "2",
+                "--out",
+                f"{work}/served.jsonl",
+                requests,
+            ],
+            check=True,
+        )
         print(f"{len(histories)} requests of {CANDIDATES} candidates in {time.monotonic() - begin:.1f} s")
     gain = hits = users = 0
     with open(f"{work}/served.jsonl", encoding="utf-8") as file:
@@ -179,7 +237,9 @@ def rank_all(histories, models, work):
             rank = sum(score > scores[0] for score in scores[1:])
             if rank < 10:
                 gain, hits = gain + 1 / math.log2(rank + 2), hits + 1
-    print(f"{users} users: NDCG@10 {gain / users:.6f} (published {NDCG}), HR@10 {hits / users:.6f} (published {HIT_RATE})")
+    print(
+        f"{users} users: NDCG@10 {gain / users:.6f} (published {NDCG}), HR@10 {hits / users:.6f} (published {HIT_RATE})"
+    )
     assert users == len(histories)
     assert abs(gain / users - NDCG) <= ALLOWED and abs(hits / users - HIT_RATE) <= ALLOWED
 
@@ -188,8 +248,23 @@ def rank_all(histories, models, work):
 def serving(models, store, work):
     port = os.path.join(work, "port")
     with open(os.path.join(work, "server.log"), "w+", encoding="utf-8") as log:
-        server = subprocess.Popen([DINGHY, "serve", "--model_root", models, "--store", store, "--listen", "127.0.0.1:0",
-                                   "--metrics_listen", "off", "--port_file", port], stderr=log)
+        server = subprocess.Popen(
+            [
+                DINGHY,
+                "serve",
+                "--model_root",
+                models,
+                "--store",
+                store,
+                "--listen",
+                "127.0.0.1:0",
+                "--metrics_listen",
+                "off",
+                "--port_file",
+                port,
+            ],
+            stderr=log,
+        )
         try:
             while not os.path.exists(port) or os.path.getsize(port) == 0:
                 if server.poll() is not None:

@@ -1,7 +1,7 @@
 """The command line: takes over a model that another library trained.
 
-    python3 -m dinghy_export import --from LIBRARY --checkpoint FILE ... --name NAME --version N --out MODEL_ROOT
-    python3 -m dinghy_export import --from LIBRARY --help
+python3 -m dinghy_export import --from LIBRARY --checkpoint FILE ... --name NAME --version N --out MODEL_ROOT
+python3 -m dinghy_export import --from LIBRARY --help
 """
 
 import argparse
@@ -31,13 +31,17 @@ def main(arguments=None) -> int:
     choice = argparse.ArgumentParser(prog="dinghy_export import", add_help=False)
     choice.add_argument("--from", dest="library", choices=list(IMPORTERS))
     chosen, _ = choice.parse_known_args(arguments[1:])
-    importer = importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.library]}") if chosen.library else None
+    importer = (
+        importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.library]}") if chosen.library else None
+    )
     args = _parser(importer).parse_args(arguments[1:])
     try:
         built = importer.import_model(args)
         expected = built.expected + (read_lines(args.expected) if args.expected else [])
         goldens = golden_requests_of(built, [] if built.expected else None, expected)
-        folder = write_bundle(args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies)
+        folder = write_bundle(
+            args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies
+        )
     except (ValueError, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 1
@@ -52,16 +56,24 @@ def main(arguments=None) -> int:
 def _parser(importer):
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     parser = argparse.ArgumentParser(
-        prog="dinghy_export import", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=importer.__doc__ if importer else "Takes over a model that another library trained.")
+        prog="dinghy_export import",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=importer.__doc__ if importer else "Takes over a model that another library trained.",
+    )
     parser.add_argument("--from", dest="library", required=True, choices=list(IMPORTERS), help="the library")
-    parser.add_argument("--checkpoint", required=getattr(importer, "NEEDS_CHECKPOINT", True),
-                        help="the weights: PyTorch (zip or legacy) or safetensors")
+    parser.add_argument(
+        "--checkpoint",
+        required=getattr(importer, "NEEDS_CHECKPOINT", True),
+        help="the weights: PyTorch (zip or legacy) or safetensors",
+    )
     parser.add_argument("--name", required=True, help="the model's name")
     parser.add_argument("--version", required=True, type=int, help="its version, which must be new")
     parser.add_argument("--out", required=True, help="model root, where <name>/<version>/ is written")
-    parser.add_argument("--expected", help="JSON lines of ScoreLog: requests, and outputs that the library gave them; the "
-                        "import is refused where it gives something else")
+    parser.add_argument(
+        "--expected",
+        help="JSON lines of ScoreLog: requests, and outputs that the library gave them; the "
+        "import is refused where it gives something else",
+    )
     parser.add_argument("--data", default="", help="for the record: what data it was trained on")
     parser.add_argument("--created", default=now, help="for the record: when, RFC 3339; default: now")
     if importer is not None:

@@ -6,8 +6,8 @@
     result.values["interest"]    # float64 [rows, width] of a layer or feature; of a sequence the real behaviors only
 
 It follows proto/bundle.proto word by word and shares no code with what it checks. Where a sequence has pads it really
-pads: such a sequence has max_length rows here, some of them pad behaviors. What a pad behavior has no value for (a time,
-an id without a pad row, a row that sees nothing) is NaN; a result that it reaches is refused.
+pads: such a sequence has max_length rows here, some of them pad behaviors. What a pad behavior has no value for (a
+time, an id without a pad row, a row that sees nothing) is NaN; a result that it reaches is refused.
 """
 
 import math
@@ -113,7 +113,9 @@ class _Evaluator:
         """The columns of all names side by side, at the highest of their levels."""
         parts = [self.rows[name] for name in names]
         leader = self._leader(parts)
-        return Rows(leader.level, np.concatenate([self._spread(part, leader) for part in parts], axis=1), leader.sequence)
+        return Rows(
+            leader.level, np.concatenate([self._spread(part, leader) for part in parts], axis=1), leader.sequence
+        )
 
     @staticmethod
     def _leader(parts) -> Rows:
@@ -146,8 +148,9 @@ class _Evaluator:
             query, keys, values = (self._concat(message[part]) for part in ("query", "keys", "values"))
             if keys.sequence != values.sequence or SEQUENCE in (query.level,) or keys.level != SEQUENCE:
                 raise EvaluationError("expected a query outside, keys and values of one sequence")
-            pooled = attention.target_attention(message, query.values, keys.values, values.values,
-                                                self.real[keys.sequence], self.tensor)
+            pooled = attention.target_attention(
+                message, query.values, keys.values, values.values, self.real[keys.sequence], self.tensor
+            )
             return Rows(query.level, pooled)
         rows = self._concat(layer["inputs"])
         if kind == "selfAttention":
@@ -175,8 +178,10 @@ class _Evaluator:
     def _output(self, output):
         rows = self.rows[output["input"]]
         if rows.values.shape[1] != 1 or rows.level == SEQUENCE:
-            raise EvaluationError(f'output "{output["name"]}": expected one number a candidate, got {rows.level} rows of '
-                                  f"{rows.values.shape[1]}")
+            raise EvaluationError(
+                f'output "{output["name"]}": expected one number a candidate, got {rows.level} rows of '
+                f"{rows.values.shape[1]}"
+            )
         raw = np.repeat(rows.values[:, 0], self.encoded.candidates) if rows.level == USER else rows.values[:, 0]
         if not np.isfinite(raw).all():
             raise EvaluationError(f'output "{output["name"]}": it reads a pad behavior that has no value')

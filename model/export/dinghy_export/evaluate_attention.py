@@ -1,7 +1,7 @@
 """Attention and pooling of dinghy_export.evaluate: one sequence, float64, loops over behaviors and heads.
 
-x, keys and values are [slots, width], `real` is bool [slots]: the others are pad behaviors. `tensor` finds a tensor by its
-name; messages are those of proto/bundle.proto.
+x, keys and values are [slots, width], `real` is bool [slots]: the others are pad behaviors. `tensor` finds a tensor by
+its name; messages are those of proto/bundle.proto.
 """
 
 import math
@@ -49,7 +49,8 @@ def _visible(message, real, pads):
             visible[row, column] = (
                 (distance >= 0 or not message["causal"])
                 and ("window" not in message or abs(distance) < message["window"])
-                and (pads != "MASKED" or (real[row] and real[column])))
+                and (pads != "MASKED" or (real[row] and real[column]))
+            )
     return visible
 
 
@@ -164,7 +165,9 @@ def _attend_one(message, query, keys, values, real, tensor):
         head_values = [values @ up.T for up in np.split(tensor(message["latent"]["valueUp"]), heads, axis=0)]
     else:
         groups = [np.split(rows, key_value_heads, axis=1) for rows in (keys, values)]
-        head_keys, head_values = ([group[head // (heads // key_value_heads)] for head in range(heads)] for group in groups)
+        head_keys, head_values = (
+            [group[head // (heads // key_value_heads)] for head in range(heads)] for group in groups
+        )
     pooled = []
     for head_query, key, value in zip(np.split(query, heads), head_keys, head_values):
         if not real.any():

@@ -57,8 +57,8 @@ def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list
     """ScoreLogs for a Built.
 
     `requests`: ScoreRequests with sequences inline, or None for random ones with the edges; their scores are those of
-    evaluate(). `expected`: ScoreLogs whose outputs the library itself computed, on the same weights. Raises GoldenMismatch
-    where evaluate() is further from them than the bar: 1e-5 for probabilities, 1e-4 for raw outputs.
+    evaluate(). `expected`: ScoreLogs whose outputs the library itself computed, on the same weights. Raises
+    GoldenMismatch where evaluate() is further from them than the bar: 1e-5 for probabilities, 1e-4 for raw outputs.
     """
     encoder, links = built.encoder(), {output["name"]: output["link"] for output in built.manifest["outputs"]}
     logs, worst = [], 0.0
@@ -114,15 +114,17 @@ def read_lines(path) -> list:
 def _expected_of(built, line, log):
     """The title and the scores by output of a ScoreLog that the library made."""
     if not isinstance(log, dict) or not isinstance(log.get("request"), dict):
-        raise GoldenMismatch(f"expected requests, line {line + 1}: expected a ScoreLog with a request, got {str(log)[:60]}")
+        raise GoldenMismatch(
+            f"expected requests, line {line + 1}: expected a ScoreLog with a request, got {str(log)[:60]}")
     request = log["request"]
     title = request.get("requestId") or f"line {line + 1}"
     inline = {data["sequence"] for data in request.get("sequences", [])}
     for sequence in built.manifest["sequences"]:
         if sequence["name"] not in inline:
-            raise GoldenMismatch(f'request "{title}": sequence "{sequence["name"]}": expected it inline (an empty history as '
-                                 f"empty columns), got none")
-    return title, {output["output"]: np.asarray(output["scores"], dtype=np.float64) for output in log.get("outputs", [])}
+            raise GoldenMismatch(f'request "{title}": sequence "{sequence["name"]}": expected it inline (an empty '
+                                 f"history as empty columns), got none")
+    outputs = log.get("outputs", [])
+    return title, {output["output"]: np.asarray(output["scores"], dtype=np.float64) for output in outputs}
 
 
 def _compare(title, links, expected, scores):
@@ -140,9 +142,9 @@ def _compare(title, links, expected, scores):
         if not (difference <= bar).all():
             at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
             raise GoldenMismatch(
-                f'request "{title}": output "{output}", candidate {at}: the library gave {values[at]:.7g}, this import gives '
-                f"{got[at]:.7g}; the bar is {bar:g}. The options of the import are not those of the training, or the "
-                f"requests were not scored with these weights in evaluation mode")
+                f'request "{title}": output "{output}", candidate {at}: the library gave {values[at]:.7g}, this import '
+                f"gives {got[at]:.7g}; the bar is {bar:g}. The options of the import are not those of the training, or "
+                f"the requests were not scored with these weights in evaluation mode")
         worst = max(worst, float(difference.max(initial=0.0)))
     return worst
 

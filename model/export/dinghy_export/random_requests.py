@@ -2,7 +2,8 @@
 
     for title, request in random_requests(built, seed=1): ...
 
-They cover: no history, one behavior, a full history and one that is cut, unknown ids, one candidate and many. Only values that the features take are drawn, so that every request is answered.
+They cover: no history, one behavior, a full history and one that is cut, unknown ids, one candidate and many. Only
+values that the features take are drawn, so that every request is answered.
 """
 
 import numpy as np
@@ -48,8 +49,14 @@ class _Draw:
         self.catalog = {column["feature"]: column_rows(column) for column in (built.catalog or {}).get("columns", [])}
 
     def request(self, candidates, lengths, unknown=0.0):
-        request = {"model": self.manifest["name"], "userId": "golden", "requestTimeMs": TIME_MS, "user": [], "candidates": [],
-                   "sequences": []}
+        request = {
+            "model": self.manifest["name"],
+            "userId": "golden",
+            "requestTimeMs": TIME_MS,
+            "user": [],
+            "candidates": [],
+            "sequences": [],
+        }
         for feature in self.manifest["features"]:
             if feature["level"] == "USER":
                 request["user"].append(self.column(feature, feature["name"], 1, unknown))
@@ -61,13 +68,18 @@ class _Draw:
                 if feature.get("sequence") == name and "timeSince" not in feature and not self.in_catalog(feature):
                     columns.append(self.column(feature, feature["name"].split(".", 1)[1], length, unknown))
             ages = np.sort(self.random.randint(1, 1 + self.longest_age(name), length))[::-1]
-            request["sequences"].append({"sequence": name, "eventTimeMs": [TIME_MS - int(age) for age in ages],
-                                         "columns": columns})
+            request["sequences"].append(
+                {"sequence": name, "eventTimeMs": [TIME_MS - int(age) for age in ages], "columns": columns}
+            )
         return request
 
     def longest_age(self, sequence):
-        boundaries = [int(edge) for feature in self.manifest["features"] if feature.get("sequence") == sequence
-                      for edge in feature.get("timeSince", {}).get("boundariesMs", [])]
+        boundaries = [
+            int(edge)
+            for feature in self.manifest["features"]
+            if feature.get("sequence") == sequence
+            for edge in feature.get("timeSince", {}).get("boundariesMs", [])
+        ]
         return 2 * max(boundaries, default=500 * STEP_MS)
 
     def in_catalog(self, feature):
@@ -75,13 +87,18 @@ class _Draw:
         return feature["from"] == "CATALOG" and field in self.catalog
 
     def can_be_unknown(self):
-        return any(feature["id"].get("unknown") in ("OOV_ROW", "PAD_ROW") for feature in self.manifest["features"]
-                   if "id" in feature)
+        return any(
+            feature["id"].get("unknown") in ("OOV_ROW", "PAD_ROW")
+            for feature in self.manifest["features"]
+            if "id" in feature
+        )
 
     def column(self, feature, name, rows, unknown):
         if "id" not in feature:
             width = feature["vector"]["dim"] if "vector" in feature else 1
-            mean, stddev = (feature.get("numeric", {}).get(part, usual) for part, usual in (("mean", 0.0), ("stddev", 1.0)))
+            mean, stddev = (
+                feature.get("numeric", {}).get(part, usual) for part, usual in (("mean", 0.0), ("stddev", 1.0))
+            )
             values = (self.random.randn(rows * width) * stddev + mean).astype(np.float32)
             sizes = [width] * rows if "vector" in feature else None
             return features.floats(name, [float(str(value)) for value in values], sizes)
@@ -100,8 +117,11 @@ class _Draw:
         if item is not None:
             return item
         if "identity" in kind:
-            rows = [row for row in (self.random.randint(kind["identity"]["rows"]) for _ in range(20))
-                    if row not in (kind.get("padRow"), kind.get("oovRow"))]
+            rows = [
+                row
+                for row in (self.random.randint(kind["identity"]["rows"]) for _ in range(20))
+                if row not in (kind.get("padRow"), kind.get("oovRow"))
+            ]
             return int(rows[0]) if rows else 0
         if "file" in kind:
             tokens = self.built.vocabularies[kind["file"]["path"]]

@@ -27,8 +27,8 @@ class NotSupported(Exception):
 class Expectation:
     """What one request must give.
 
-    `kind`: SCORE, where `name` is an output and `rows` picks candidates; or VALUE, where `name` is a layer or feature and
-    `rows` picks its rows. `rows`: an index, a slice, or None for all. `expected`: of the shape that this picks.
+    `kind`: SCORE, where `name` is an output and `rows` picks candidates; or VALUE, where `name` is a layer or feature
+    and `rows` picks its rows. `rows`: an index, a slice, or None for all. `expected`: of the shape that this picks.
     """
 
     request: int

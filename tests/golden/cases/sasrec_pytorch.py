@@ -9,19 +9,30 @@ from dinghy_export.importers.weights import Weights
 
 
 def build(case, tensors):
-    built = build_sasrec(Weights(tensors), name="case", wiring=_wiring(case["meta"]), heads=case["meta"]["heads"],
-                         maxlen=len(case["inputs"]["seq"][0]))
+    built = build_sasrec(
+        Weights(tensors),
+        name="case",
+        wiring=_wiring(case["meta"]),
+        heads=case["meta"]["heads"],
+        maxlen=len(case["inputs"]["seq"][0]),
+    )
     requests, expectations = [], []
     for row, (sequence, items) in enumerate(zip(case["inputs"]["seq"], case["inputs"]["items"])):
         history = [item for item in sequence if item != 0]
         assert sequence == [0] * (len(sequence) - len(history)) + history
-        requests.append({
-            "candidates": [features.ints("item", items)],
-            "sequences": [{"sequence": SEQUENCE, "columns": [features.ints("item", history)]}],
-        })
+        requests.append(
+            {
+                "candidates": [features.ints("item", items)],
+                "sequences": [{"sequence": SEQUENCE, "columns": [features.ints("item", history)]}],
+            }
+        )
         outputs = case["outputs_f64"]
-        expectations.append(Expectation(row, SCORE, "logit", None, np.array(outputs["logits"][row]), OTHER_BAR, "logits"))
-        expectations.append(Expectation(row, VALUE, "final_feat", 0, np.array(outputs["final_feat"][row]), OTHER_BAR, "final_feat"))
+        expectations.append(
+            Expectation(row, SCORE, "logit", None, np.array(outputs["logits"][row]), OTHER_BAR, "logits")
+        )
+        expectations.append(
+            Expectation(row, VALUE, "final_feat", 0, np.array(outputs["final_feat"][row]), OTHER_BAR, "final_feat")
+        )
     return built, requests, expectations
 
 

@@ -18,8 +18,18 @@ from dinghy_export.importers.checkpoint import read_checkpoint
 from dinghy_export.importers.unpickling import CheckpointError, Inert, InertUnpickler, StoredTensor
 from dinghy_export.importers.weights import ImportRefused, Weights
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-          torch.uint8, torch.bool)
+DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 
 
 class Runs:
@@ -88,8 +98,16 @@ class CheckpointTest(unittest.TestCase):
 
     def test_views_are_read_in_their_logical_order(self):
         base = torch.arange(24.0).reshape(4, 6)
-        state = {"base": base, "transposed": base.t(), "part": base[1:3, ::2], "row": base[2], "repeated": base[0].expand(3, 6),
-                 "scalar": base[3, 5], "empty": base[:0], "permuted": base.reshape(2, 3, 4).permute(2, 0, 1)}
+        state = {
+            "base": base,
+            "transposed": base.t(),
+            "part": base[1:3, ::2],
+            "row": base[2],
+            "repeated": base[0].expand(3, 6),
+            "scalar": base[3, 5],
+            "empty": base[:0],
+            "permuted": base.reshape(2, 3, 4).permute(2, 0, 1),
+        }
         for checkpoint in self.both(state):
             for name, tensor in state.items():
                 np.testing.assert_array_equal(checkpoint.tensors[name], tensor.numpy())
@@ -98,19 +116,37 @@ class CheckpointTest(unittest.TestCase):
     def test_parameters_and_the_places_of_state_dicts(self):
         net = Net()
         expected = net.state_dict()
-        for value in (expected, dict(expected), {"state_dict": expected, "epoch": 3}, {"model_state_dict": expected},
-                      collections.OrderedDict((name, nn.Parameter(tensor) if tensor.is_floating_point() else tensor)
-                                              for name, tensor in expected.items())):
+        for value in (
+            expected,
+            dict(expected),
+            {"state_dict": expected, "epoch": 3},
+            {"model_state_dict": expected},
+            collections.OrderedDict(
+                (name, nn.Parameter(tensor) if tensor.is_floating_point() else tensor)
+                for name, tensor in expected.items()
+            ),
+        ):
             for checkpoint in self.both(value):
                 self.assertEqual(list(checkpoint.tensors), list(expected))
                 for name, tensor in expected.items():
                     np.testing.assert_array_equal(checkpoint.tensors[name], tensor.detach().numpy())
 
     def test_other_objects(self):
-        value = {"state_dict": {"w": torch.ones(2)}, "config": Config(), "numbers": np.arange(6.0).reshape(2, 3),
-                 "one": np.float32(1.5), "big": np.arange(3, dtype=">i4"), "columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
-                 "texts": np.array(["a", "bc"]), "any": np.array([{"k": 1}, None], dtype=object), "set": {1, 2},
-                 "bytes": b"\x00\xff", "size": torch.Size([2, 3]), "device": torch.device("cpu"), "dtype": torch.float16}
+        value = {
+            "state_dict": {"w": torch.ones(2)},
+            "config": Config(),
+            "numbers": np.arange(6.0).reshape(2, 3),
+            "one": np.float32(1.5),
+            "big": np.arange(3, dtype=">i4"),
+            "columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
+            "texts": np.array(["a", "bc"]),
+            "any": np.array([{"k": 1}, None], dtype=object),
+            "set": {1, 2},
+            "bytes": b"\x00\xff",
+            "size": torch.Size([2, 3]),
+            "device": torch.device("cpu"),
+            "dtype": torch.float16,
+        }
         for checkpoint in self.both(value):
             objects = checkpoint.objects
             config = objects["config"]
@@ -129,9 +165,20 @@ class CheckpointTest(unittest.TestCase):
     def test_module_pickled_whole(self):
         net = Net().eval()
         for checkpoint in self.both(net):
-            self.assertEqual(list(checkpoint.tensors), [
-                "kept", "linear.weight", "linear.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
-                "norm.num_batches_tracked", "stack.0.weight"])
+            self.assertEqual(
+                list(checkpoint.tensors),
+                [
+                    "kept",
+                    "linear.weight",
+                    "linear.bias",
+                    "norm.weight",
+                    "norm.bias",
+                    "norm.running_mean",
+                    "norm.running_var",
+                    "norm.num_batches_tracked",
+                    "stack.0.weight",
+                ],
+            )
             for name, tensor in net.state_dict().items():
                 np.testing.assert_array_equal(checkpoint.tensors[name], tensor.numpy())
             self.assertRegex(checkpoint.notes[0], r"pickled whole \(.*Net\)")
@@ -139,15 +186,20 @@ class CheckpointTest(unittest.TestCase):
 
     def test_module_left_in_training_mode(self):
         for checkpoint in self.both(Net()):
-            with self.assertRaisesRegex(ImportRefused, r"evaluation mode, got one pickled in training mode, where "
-                                        r"norm \(BatchNorm1d\) computes something else; call eval\(\)"):
+            with self.assertRaisesRegex(
+                ImportRefused,
+                r"evaluation mode, got one pickled in training mode, where "
+                r"norm \(BatchNorm1d\) computes something else; call eval\(\)",
+            ):
                 Weights.of_checkpoint(checkpoint)
         harmless = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
         for checkpoint in self.both(harmless):
             Weights.of_checkpoint(checkpoint).take("0.weight", [2, 2])
 
     def test_untyped_storages_as_torch_2_writes_them(self):
-        data = pickled_call("torch._utils", "_rebuild_tensor_v3", ("storage", "torch.storage", "UntypedStorage"), "float32")
+        data = pickled_call(
+            "torch._utils", "_rebuild_tensor_v3", ("storage", "torch.storage", "UntypedStorage"), "float32"
+        )
         with zipfile.ZipFile(self.path, "w") as archive:
             archive.writestr("archive/data.pkl", data)
             archive.writestr("archive/data/0", np.arange(6, dtype=">f4").tobytes())
@@ -175,7 +227,8 @@ class CheckpointTest(unittest.TestCase):
         safetensors.write(self.path, {"a.b": np.arange(6, dtype=np.float32).reshape(2, 3)})
         np.testing.assert_array_equal(read_checkpoint(self.path).tensors["a.b"], np.arange(6.0).reshape(2, 3))
         bits = torch.tensor([1.5, -2.0]).bfloat16().view(torch.int16).numpy().tobytes()
-        header = b'{"h":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"n":{"dtype":"I64","shape":[],"data_offsets":[4,12]}}'
+        half = b'"h":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}'
+        header = b"{" + half + b',"n":{"dtype":"I64","shape":[],"data_offsets":[4,12]}}'
         with open(self.path, "wb") as file:
             file.write(struct.pack("<Q", len(header)) + header + bits + struct.pack("<q", -7))
         tensors = read_checkpoint(self.path).tensors
@@ -206,7 +259,7 @@ class CheckpointTest(unittest.TestCase):
             "obj": b"(cos\nsystem\n" + command + b"o.",
             "newobj": b"\x80\x02cos\nsystem\n(" + command + b"t\x81.",
             "newobj_ex": b"\x80\x04cos\nsystem\n(" + command + b"t}\x92.",
-            "eval": b"cbuiltins\neval\n(S'open(" + repr(made.decode()).encode().replace(b"'", b'"') + b",\"w\")'\ntR.",
+            "eval": b"cbuiltins\neval\n(S'open(" + repr(made.decode()).encode().replace(b"'", b'"') + b',"w")\'\ntR.',
             "getattr": b"cbuiltins\ngetattr\n(cos\nsystem\nS'__call__'\ntR(" + command + b"tR.",
             "stack global": b"\x80\x04\x8c\x02os\x8c\x06system\x93(" + command + b"tR.",
             "import": b"cbuiltins\n__import__\n(S'antigravity'\ntR.",
@@ -252,8 +305,16 @@ class CheckpointTest(unittest.TestCase):
         }
         for message, (size, dtype, *real) in cases.items():
             with zipfile.ZipFile(self.path, "w") as archive:
-                archive.writestr("archive/data.pkl", pickled_call(
-                    "torch._utils", "_rebuild_tensor_v3", ("storage", "torch.storage", "UntypedStorage"), dtype, size))
+                archive.writestr(
+                    "archive/data.pkl",
+                    pickled_call(
+                        "torch._utils",
+                        "_rebuild_tensor_v3",
+                        ("storage", "torch.storage", "UntypedStorage"),
+                        dtype,
+                        size,
+                    ),
+                )
                 archive.writestr("archive/data/0", b"\0" * (real[0] if real else size))
             self.refused(message)
 
@@ -265,7 +326,9 @@ class CheckpointTest(unittest.TestCase):
             file.write(b"no checkpoint at all")
         self.refused("damaged or of another kind")
         self.save({"config": 3, "weights": {}}, True)
-        self.refused("expected tensors, or one of state_dict, model_state_dict, got a dict with the keys config, weights")
+        self.refused(
+            "expected tensors, or one of state_dict, model_state_dict, got a dict with the keys config, weights"
+        )
         self.save({"state_dict": {"w": torch.ones(1)}, "model_state_dict": {"w": torch.ones(1)}}, True)
         self.refused("expected tensors, or one of")
         self.save([torch.ones(1)], True)
@@ -280,8 +343,16 @@ class CheckpointTest(unittest.TestCase):
 
 class WeightsTest(unittest.TestCase):
     def setUp(self):
-        self.weights = Weights({"a.weight": np.ones((2, 3), np.float32), "a.bias": np.zeros(2), "n": np.array(3),
-                                "bad": np.array([1.0, np.nan])}, {"odd": "set"}, "model.pth")
+        self.weights = Weights(
+            {
+                "a.weight": np.ones((2, 3), np.float32),
+                "a.bias": np.zeros(2),
+                "n": np.array(3),
+                "bad": np.array([1.0, np.nan]),
+            },
+            {"odd": "set"},
+            "model.pth",
+        )
 
     def test_take(self):
         self.assertEqual(self.weights.take("a.weight", [2, None]).shape, (2, 3))
@@ -291,19 +362,27 @@ class WeightsTest(unittest.TestCase):
 
     def test_refusals(self):
         for name, shape, message in (
-                ("a.weight", [3, 2], r'model.pth: tensor "a.weight": expected shape \[3, 2\], got \[2, 3\]'),
-                ("a.weight", [None], r"expected shape \[any\], got \[2, 3\]"),
-                ("b.weight", None, 'tensor "b.weight": expected in the checkpoint, got none of that name; there are a.weight'),
-                ("n", None, 'tensor "n": expected floats, got int64'),
-                ("bad", [2], 'tensor "bad": expected finite numbers, got nan'),
-                ("odd", None, 'tensor "odd": expected a plain tensor, got set')):
+            ("a.weight", [3, 2], r'model.pth: tensor "a.weight": expected shape \[3, 2\], got \[2, 3\]'),
+            ("a.weight", [None], r"expected shape \[any\], got \[2, 3\]"),
+            (
+                "b.weight",
+                None,
+                'tensor "b.weight": expected in the checkpoint, got none of that name; there are a.weight',
+            ),
+            ("n", None, 'tensor "n": expected floats, got int64'),
+            ("bad", [2], 'tensor "bad": expected finite numbers, got nan'),
+            ("odd", None, 'tensor "odd": expected a plain tensor, got set'),
+        ):
             with self.subTest(name), self.assertRaisesRegex(ImportRefused, message):
                 self.weights.take(name, shape)
 
     def test_finish(self):
         self.weights.take("a.weight")
-        with self.assertRaisesRegex(ImportRefused, r'tensor "a.bias": expected only tensors of the model, got one that this '
-                                    r"importer does not know \(and 3 more\)"):
+        with self.assertRaisesRegex(
+            ImportRefused,
+            r'tensor "a.bias": expected only tensors of the model, got one that this '
+            r"importer does not know \(and 3 more\)",
+        ):
             self.weights.finish()
         self.weights.finish(ignore=["a.*", "n", "bad", "odd"])
 
@@ -311,9 +390,19 @@ class WeightsTest(unittest.TestCase):
 def pickled_call(module, name, storage, dtype, size=24):
     """{"w": module.name(storage 0, 0, (2, 3), (3, 1), False, None, torch.<dtype>)} by hand, in protocol 2."""
     kind, storage_module, storage_name = storage
-    return (b"\x80\x02}U\x01w" + f"c{module}\n{name}\n".encode() + b"((U\x07" + kind.encode() +
-            f"c{storage_module}\n{storage_name}\n".encode() + b"U\x010U\x03cpuK" + bytes([size]) + b"tQ" +
-            b"K\x00K\x02K\x03\x86K\x03K\x01\x86\x89N" + f"ctorch\n{dtype}\n".encode() + b"tRs.")
+    return (
+        b"\x80\x02}U\x01w"
+        + f"c{module}\n{name}\n".encode()
+        + b"((U\x07"
+        + kind.encode()
+        + f"c{storage_module}\n{storage_name}\n".encode()
+        + b"U\x010U\x03cpuK"
+        + bytes([size])
+        + b"tQ"
+        + b"K\x00K\x02K\x03\x86K\x03K\x01\x86\x89N"
+        + f"ctorch\n{dtype}\n".encode()
+        + b"tRs."
+    )
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ class Tensors(dict):
         return name
 
     def linear(self, module, activation="LINEAR"):
-        return {"weight": self.put(module.weight), "bias": "" if module.bias is None else self.put(module.bias),
-                "activation": activation}
+        return {
+            "weight": self.put(module.weight),
+            "bias": "" if module.bias is None else self.put(module.bias),
+            "activation": activation,
+        }
 
     def norm(self, module):
         return {"weight": self.put(module.weight), "bias": self.put(module.bias), "epsilon": module.eps}
@@ -58,17 +61,25 @@ def close(test, got, expected):
 
 class RowsTest(unittest.TestCase):
     def setUp(self):
-        self.x = torch.cat([seeded(7, 6) * 3, torch.zeros(1, 6), torch.full((1, 6), 1000.0), torch.full((1, 6), -1000.0)]).double()
+        self.x = torch.cat(
+            [seeded(7, 6) * 3, torch.zeros(1, 6), torch.full((1, 6), 1000.0), torch.full((1, 6), -1000.0)]
+        ).double()
 
     def test_activations(self):
         tensors = Tensors()
         alpha = tensors.put(seeded(6))
         for name, parameters, function in (
-                ("LINEAR", {}, lambda x: x), ("RELU", {}, torch.relu), ("SIGMOID", {}, torch.sigmoid), ("TANH", {}, torch.tanh),
-                ("SILU", {}, functional.silu), ("LEAKY_RELU", {"slope": 0.125}, lambda x: functional.leaky_relu(x, 0.125)),
-                ("PRELU", {"alpha": alpha}, lambda x: functional.prelu(x, seeded(6))),
-                ("GELU_ERF", {}, functional.gelu), ("GELU_TANH", {}, lambda x: functional.gelu(x, approximate="tanh")),
-                ("DICE", {"alpha": alpha}, lambda x: torch.sigmoid(x) * x + seeded(6) * (1 - torch.sigmoid(x)) * x)):
+            ("LINEAR", {}, lambda x: x),
+            ("RELU", {}, torch.relu),
+            ("SIGMOID", {}, torch.sigmoid),
+            ("TANH", {}, torch.tanh),
+            ("SILU", {}, functional.silu),
+            ("LEAKY_RELU", {"slope": 0.125}, lambda x: functional.leaky_relu(x, 0.125)),
+            ("PRELU", {"alpha": alpha}, lambda x: functional.prelu(x, seeded(6))),
+            ("GELU_ERF", {}, functional.gelu),
+            ("GELU_TANH", {}, lambda x: functional.gelu(x, approximate="tanh")),
+            ("DICE", {"alpha": alpha}, lambda x: torch.sigmoid(x) * x + seeded(6) * (1 - torch.sigmoid(x)) * x),
+        ):
             with self.subTest(name):
                 close(self, activate(name, parameters, self.x.numpy(), tensors.__getitem__), function(self.x))
 
@@ -76,17 +87,27 @@ class RowsTest(unittest.TestCase):
         for affine in (True, False):
             module = randomize(nn.BatchNorm1d(6, eps=1e-3, affine=affine))
             tensors = Tensors()
-            message = {"mean": tensors.put(module.running_mean), "variance": tensors.put(module.running_var),
-                       "weight": tensors.put(module.weight) if affine else "", "bias": tensors.put(module.bias) if affine else "",
-                       "epsilon": 1e-3}
+            message = {
+                "mean": tensors.put(module.running_mean),
+                "variance": tensors.put(module.running_var),
+                "weight": tensors.put(module.weight) if affine else "",
+                "bias": tensors.put(module.bias) if affine else "",
+                "epsilon": 1e-3,
+            }
             close(self, batch_norm(message, self.x.numpy(), tensors.__getitem__), module(self.x))
             alpha = seeded(1)
             p = torch.sigmoid(module(self.x))
-            close(self, activate("DICE", {"alpha": tensors.put(alpha), "norm": message}, self.x.numpy(), tensors.__getitem__),
-                  p * self.x + alpha * (1 - p) * self.x)
+            close(
+                self,
+                activate("DICE", {"alpha": tensors.put(alpha), "norm": message}, self.x.numpy(), tensors.__getitem__),
+                p * self.x + alpha * (1 - p) * self.x,
+            )
             linear = randomize(nn.Linear(6, 6, bias=affine))
-            close(self, dense({**tensors.linear(linear, "TANH"), "norm": message}, self.x.numpy(), tensors.__getitem__),
-                  torch.tanh(module(linear(self.x))))
+            close(
+                self,
+                dense({**tensors.linear(linear, "TANH"), "norm": message}, self.x.numpy(), tensors.__getitem__),
+                torch.tanh(module(linear(self.x))),
+            )
 
     def test_layer_norm(self):
         module = randomize(nn.LayerNorm(6, eps=1e-8))
@@ -100,11 +121,17 @@ class SelfAttentionTest(unittest.TestCase):
     def block(self, tensors, attention, norms, ffn):
         q, k, v = attention.in_proj_weight.chunk(3)
         bq, bk, bv = attention.in_proj_bias.chunk(3)
-        block = {part: {"weight": tensors.put(weight), "bias": tensors.put(bias), "activation": "LINEAR"}
-                 for part, weight, bias in (("query", q, bq), ("key", k, bk), ("value", v, bv))}
-        return {**block, "out": tensors.linear(attention.out_proj), "attentionNorm": tensors.norm(norms[0]),
-                "ffnNorm": tensors.norm(norms[1]),
-                "ffn": [tensors.linear(ffn[0], "GELU_ERF"), tensors.linear(ffn[1])]}
+        block = {
+            part: {"weight": tensors.put(weight), "bias": tensors.put(bias), "activation": "LINEAR"}
+            for part, weight, bias in (("query", q, bq), ("key", k, bk), ("value", v, bv))
+        }
+        return {
+            **block,
+            "out": tensors.linear(attention.out_proj),
+            "attentionNorm": tensors.norm(norms[0]),
+            "ffnNorm": tensors.norm(norms[1]),
+            "ffn": [tensors.linear(ffn[0], "GELU_ERF"), tensors.linear(ffn[1])],
+        }
 
     def test_wirings_pads_causal_windows(self):
         """All that torch can say: what a row sees is a mask there."""
@@ -157,8 +184,14 @@ class SelfAttentionTest(unittest.TestCase):
                                         y = attend(y, y)
                                 if pads == "ZEROED":
                                     y = y * real[:, None]
-                                message = {"blocks": [block, block], "heads": self.HEADS, "wiring": wiring, "causal": causal,
-                                           "inputScale": 1.5, "pads": pads}
+                                message = {
+                                    "blocks": [block, block],
+                                    "heads": self.HEADS,
+                                    "wiring": wiring,
+                                    "causal": causal,
+                                    "inputScale": 1.5,
+                                    "pads": pads,
+                                }
                                 if window is not None:
                                     message["window"] = window
                                 got = self_attention(message, x.numpy(), real.numpy(), tensors.__getitem__)
@@ -169,15 +202,30 @@ class SelfAttentionTest(unittest.TestCase):
                                     close(self, got, y)
 
     def test_key_value_heads_latent_and_width(self):
-        """Grouped heads are full heads with repeated weights; a latent is one more Linear; BARE may change the width."""
+        """Grouped heads are full heads with repeated weights; a latent is one more Linear; BARE changes the width."""
         heads, groups, head, width, latent = 4, 2, 3, 10, 5
-        query, key, value = (randomize(nn.Linear(size, heads_of * head), seed) for seed, (size, heads_of) in enumerate(
-            ((width, heads), (latent, groups), (latent, groups))))
+        query, key, value = (
+            randomize(nn.Linear(size, heads_of * head), seed)
+            for seed, (size, heads_of) in enumerate(((width, heads), (latent, groups), (latent, groups)))
+        )
         down, out = randomize(nn.Linear(width, latent), 8), randomize(nn.Linear(heads * head, 7), 9)
         tensors, x = Tensors(), seeded(6, width)
-        message = {"heads": heads, "keyValueHeads": groups, "wiring": "BARE", "causal": False, "inputScale": 1.0,
-                   "blocks": [{"query": tensors.linear(query), "key": tensors.linear(key), "value": tensors.linear(value),
-                               "out": tensors.linear(out), "latent": tensors.linear(down)}]}
+        message = {
+            "heads": heads,
+            "keyValueHeads": groups,
+            "wiring": "BARE",
+            "causal": False,
+            "inputScale": 1.0,
+            "blocks": [
+                {
+                    "query": tensors.linear(query),
+                    "key": tensors.linear(key),
+                    "value": tensors.linear(value),
+                    "out": tensors.linear(out),
+                    "latent": tensors.linear(down),
+                }
+            ],
+        }
 
         def split(y, count):
             return y.reshape(len(y), count, head).transpose(0, 1).repeat_interleave(heads // count, dim=0)
@@ -190,13 +238,24 @@ class SelfAttentionTest(unittest.TestCase):
                 weights = (functional.elu(q) + 1) @ (functional.elu(k) + 1).transpose(1, 2)
                 weights = weights / weights.sum(-1, keepdim=True)
             expected = out((weights @ v).transpose(0, 1).reshape(6, heads * head))
-            close(self, self_attention({**message, "kernel": kernel}, x.numpy(), np.ones(6, bool), tensors.__getitem__), expected)
+            close(
+                self,
+                self_attention({**message, "kernel": kernel}, x.numpy(), np.ones(6, bool), tensors.__getitem__),
+                expected,
+            )
 
     def test_positions(self):
         table = seeded(8, 4)
         tensors = Tensors(p=table.numpy())
         real = np.array([False, False, True, True, True])
-        message = {"blocks": [], "heads": 1, "wiring": "PRE_NORM", "causal": True, "inputScale": 2.0, "pads": "ATTENDED"}
+        message = {
+            "blocks": [],
+            "heads": 1,
+            "wiring": "PRE_NORM",
+            "causal": True,
+            "inputScale": 2.0,
+            "pads": "ATTENDED",
+        }
         x = seeded(5, 4, seed=2).numpy()
 
         def added(positions, key="positions"):
@@ -209,10 +268,16 @@ class SelfAttentionTest(unittest.TestCase):
         angle = np.arange(3)[:, None] + 1.0
         slow = angle / 100.0**0.5
         sines = {"origin": "FROM_OLDEST", "first": 1.0, "base": 100.0}
-        close(self, added({**sines, "layout": "INTERLEAVED"}, "sinusoidal")[2:],
-              np.hstack([np.sin(angle), np.cos(angle), np.sin(slow), np.cos(slow)]))
-        close(self, added({**sines, "layout": "HALVES", "origin": "FROM_NEWEST"}, "sinusoidal")[2:],
-              np.hstack([np.sin(angle), np.sin(slow), np.cos(angle), np.cos(slow)])[::-1])
+        close(
+            self,
+            added({**sines, "layout": "INTERLEAVED"}, "sinusoidal")[2:],
+            np.hstack([np.sin(angle), np.cos(angle), np.sin(slow), np.cos(slow)]),
+        )
+        close(
+            self,
+            added({**sines, "layout": "HALVES", "origin": "FROM_NEWEST"}, "sinusoidal")[2:],
+            np.hstack([np.sin(angle), np.sin(slow), np.cos(angle), np.cos(slow)])[::-1],
+        )
 
 
 class TargetAttentionTest(unittest.TestCase):
@@ -225,15 +290,24 @@ class TargetAttentionTest(unittest.TestCase):
 
     def run_layer(self, message, real=None, query=None, keys=None, values=None):
         pick = lambda given, own: (own if given is None else given).numpy()
-        return target_attention({"empty": "ZEROS", "normalization": "NONE", **message}, pick(query, self.query),
-                                pick(keys, self.keys), pick(values, self.values), self.real if real is None else real,
-                                self.tensors.__getitem__)
+        return target_attention(
+            {"empty": "ZEROS", "normalization": "NONE", **message},
+            pick(query, self.query),
+            pick(keys, self.keys),
+            pick(values, self.values),
+            self.real if real is None else real,
+            self.tensors.__getitem__,
+        )
 
     def test_normalizations_of_dot(self):
         scores = 0.7 * self.query @ self.keys[:5].t()
         values = self.values[:5]
-        for name, weights in (("NONE", scores), ("SOFTMAX", torch.softmax(scores, 1)), ("SIGMOID_EACH", torch.sigmoid(scores)),
-                              ("SILU_MEAN", functional.silu(scores) / 5)):
+        for name, weights in (
+            ("NONE", scores),
+            ("SOFTMAX", torch.softmax(scores, 1)),
+            ("SIGMOID_EACH", torch.sigmoid(scores)),
+            ("SILU_MEAN", functional.silu(scores) / 5),
+        ):
             with self.subTest(name):
                 close(self, self.run_layer({"dot": {}, "normalization": name, "scale": 0.7}), weights @ values)
 
@@ -260,8 +334,13 @@ class TargetAttentionTest(unittest.TestCase):
 
     def test_din_with_a_narrow_query(self):
         first, last = randomize(nn.Linear(24, 5)), randomize(nn.Linear(5, 1), 4)
-        message = {"din": {"parts": ["PRODUCT", "KEY", "QUERY", "DIFFERENCE"], "queryZeros": 2,
-                           "layers": [self.tensors.linear(first, "RELU"), self.tensors.linear(last)]}}
+        message = {
+            "din": {
+                "parts": ["PRODUCT", "KEY", "QUERY", "DIFFERENCE"],
+                "queryZeros": 2,
+                "layers": [self.tensors.linear(first, "RELU"), self.tensors.linear(last)],
+            }
+        }
         query = functional.pad(self.query[:, :4], (0, 2))[:, None].expand(4, 5, 6)
         keys = self.keys[:5].expand(4, 5, 6)
         scores = last(torch.relu(first(torch.cat([query * keys, keys, query, query - keys], -1))))[..., 0]
@@ -272,9 +351,27 @@ class TargetAttentionTest(unittest.TestCase):
         wq, wk, b, v, w = seeded(7, 2), seeded(7, 6), seeded(7), seeded(7, seed=9), seeded(2, 6)
         put = self.tensors.put
         hidden = torch.tanh((query @ wq.t())[:, None] + self.keys[:5] @ wk.t() + b)
-        close(self, self.run_layer({"additive": {"queryWeight": put(wq), "keyWeight": put(wk), "bias": put(b), "vector": put(v),
-                                                 "activation": "TANH"}}, query=query), hidden @ v @ self.values[:5])
-        close(self, self.run_layer({"bilinear": {"weight": put(w)}}, query=query), query @ w @ self.keys[:5].t() @ self.values[:5])
+        close(
+            self,
+            self.run_layer(
+                {
+                    "additive": {
+                        "queryWeight": put(wq),
+                        "keyWeight": put(wk),
+                        "bias": put(b),
+                        "vector": put(v),
+                        "activation": "TANH",
+                    }
+                },
+                query=query,
+            ),
+            hidden @ v @ self.values[:5],
+        )
+        close(
+            self,
+            self.run_layer({"bilinear": {"weight": put(w)}}, query=query),
+            query @ w @ self.keys[:5].t() @ self.values[:5],
+        )
 
     def test_heads_against_torch(self):
         """nn.MultiheadAttention with projections of its own, whose results are the layer's inputs."""
@@ -282,8 +379,12 @@ class TargetAttentionTest(unittest.TestCase):
         query, memory = seeded(4, 6, seed=5), seeded(8, 6, seed=6)
         expected = module(query[None], memory[None, :5], memory[None, :5])[0][0]
         wq, wk, wv = module.in_proj_weight.chunk(3)
-        got = self.run_layer({"dot": {}, "heads": 3, "scale": 1 / math.sqrt(2), "normalization": "SOFTMAX"},
-                             query=(query @ wq.t()).detach(), keys=(memory @ wk.t()).detach(), values=(memory @ wv.t()).detach())
+        got = self.run_layer(
+            {"dot": {}, "heads": 3, "scale": 1 / math.sqrt(2), "normalization": "SOFTMAX"},
+            query=(query @ wq.t()).detach(),
+            keys=(memory @ wk.t()).detach(),
+            values=(memory @ wv.t()).detach(),
+        )
         close(self, got @ module.out_proj.weight.detach().numpy().T, expected)
 
     def test_grouped_heads_linear_scores_and_latent(self):
@@ -293,27 +394,45 @@ class TargetAttentionTest(unittest.TestCase):
         k, v = (rows[:5].reshape(5, 2, -1).transpose(0, 1).repeat_interleave(2, dim=0) for rows in (keys, values))
         join = lambda pooled: pooled.transpose(0, 1).reshape(4, -1)
         shape = {"heads": heads, "keyValueHeads": 2}
-        close(self, self.run_layer({"dot": {}, **shape}, query=query, keys=keys, values=values), join(q @ k.transpose(1, 2) @ v))
+        close(
+            self,
+            self.run_layer({"dot": {}, **shape}, query=query, keys=keys, values=values),
+            join(q @ k.transpose(1, 2) @ v),
+        )
         mapped = lambda x: functional.elu(x) + 1
         weights = mapped(q * 0.3) @ mapped(k).transpose(1, 2)
-        close(self, self.run_layer({"linear": {}, "scale": 0.3, **shape}, query=query, keys=keys, values=values),
-              join(weights @ v / weights.sum(-1, keepdim=True)))
+        close(
+            self,
+            self.run_layer({"linear": {}, "scale": 0.3, **shape}, query=query, keys=keys, values=values),
+            join(weights @ v / weights.sum(-1, keepdim=True)),
+        )
         up, out = seeded(heads * head, 6, seed=4), seeded(heads * 2, 6, seed=5)
-        latent = {"dot": {}, "heads": heads, "latent": {"keyUp": self.tensors.put(up), "valueUp": self.tensors.put(out)}}
+        latent = {
+            "dot": {},
+            "heads": heads,
+            "latent": {"keyUp": self.tensors.put(up), "valueUp": self.tensors.put(out)},
+        }
         k = (self.keys[:5] @ up.t()).reshape(5, heads, head).transpose(0, 1)
         v = (self.keys[:5] @ out.t()).reshape(5, heads, 2).transpose(0, 1)
         close(self, self.run_layer(latent, query=query, values=self.keys), join(q @ k.transpose(1, 2) @ v))
         self.assertEqual(self.run_layer(latent, np.zeros(8, bool), query=query, values=self.keys).shape, (4, heads * 2))
-        self.assertEqual(self.run_layer({"dot": {}, **shape}, np.zeros(8, bool), query=query, keys=keys, values=values).shape, (4, 20))
+        self.assertEqual(
+            self.run_layer({"dot": {}, **shape}, np.zeros(8, bool), query=query, keys=keys, values=values).shape,
+            (4, 20),
+        )
 
     def test_windows(self):
         scores = self.query @ self.keys[:5].t()
         for origin, order in (("FROM_OLDEST", [0, 1, 2, 3, 4]), ("FROM_NEWEST", [4, 3, 2, 1, 0])):
+
             def pooled(picks):
                 return scores[:, picks] @ self.values[picks] / max(1, len(picks))
+
             expected = torch.cat([pooled(order[:1]), pooled(order[1:3]), pooled(order[3:5]), torch.zeros(4, 3)], 1)
             close(self, self.run_layer({"dot": {}, "windows": {"sizes": [1, 2, 4, 3], "origin": origin}}), expected)
-        self.assertEqual(self.run_layer({"dot": {}, "windows": {"sizes": [1, 2], "origin": origin}}, np.zeros(8, bool)).shape, (4, 6))
+        self.assertEqual(
+            self.run_layer({"dot": {}, "windows": {"sizes": [1, 2], "origin": origin}}, np.zeros(8, bool)).shape, (4, 6)
+        )
 
     def test_auto_chooses_by_length(self):
         w = self.tensors.put(seeded(6, 6, seed=7))
@@ -322,7 +441,11 @@ class TargetAttentionTest(unittest.TestCase):
         short = self.run_layer({"bilinear": {"weight": w}, "scale": 2.0, "normalization": "SOFTMAX"})
         close(self, self.run_layer(message), short)
         more = np.arange(8) < 6
-        close(self, self.run_layer(message, more), self.run_layer({"dot": {}, "scale": 0.5, "normalization": "SOFTMAX"}, more))
+        close(
+            self,
+            self.run_layer(message, more),
+            self.run_layer({"dot": {}, "scale": 0.5, "normalization": "SOFTMAX"}, more),
+        )
 
 
 class PoolingTest(unittest.TestCase):
@@ -341,7 +464,9 @@ class EvaluateTest(unittest.TestCase):
         b.sequence("s", ["a"], 4, keep="NEWEST", pad=pad)
         ids = dict(pad_row=3, oov_row=1)
         b.feature(features.id_feature("item", "CANDIDATE", "item", features.identity(10), **ids))
-        b.feature(features.id_feature("s.item", "SEQUENCE", "item", features.identity(10), source="EVENT", bag=bag, **ids))
+        b.feature(
+            features.id_feature("s.item", "SEQUENCE", "item", features.identity(10), source="EVENT", bag=bag, **ids)
+        )
         b.feature(features.vector_feature("s.v", "SEQUENCE", 2, source="EVENT"))
         b.feature(features.numeric_feature("age", "USER", 1.0, 2.0))
         return b
@@ -350,10 +475,22 @@ class EvaluateTest(unittest.TestCase):
         b.output("click", b.layers[-1]["name"], link, **(calibration or {}))
         built = b.build(ORIGIN)
         ids = [4, 5, 6, 7, 8, 9][: sum(sizes) if sizes else length]
-        request = {"user": [features.floats("age", [4.0])], "candidates": [features.ints("item", [2, 9, 4])],
-                   "sequences": [{"sequence": "s", "columns": [features.ints("item", ids, sizes), features.floats(
-                       "v", list(range(2 * length)), [2] * length)]}]}
-        return evaluate(built.manifest, built.tensors, built.encoder().encode(request)), b.tensors["item.weight"].astype(float)
+        request = {
+            "user": [features.floats("age", [4.0])],
+            "candidates": [features.ints("item", [2, 9, 4])],
+            "sequences": [
+                {
+                    "sequence": "s",
+                    "columns": [
+                        features.ints("item", ids, sizes),
+                        features.floats("v", list(range(2 * length)), [2] * length),
+                    ],
+                }
+            ],
+        }
+        return evaluate(built.manifest, built.tensors, built.encoder().encode(request)), b.tensors[
+            "item.weight"
+        ].astype(float)
 
     def test_levels_and_elementwise_layers(self):
         b = self.builder()
@@ -371,8 +508,17 @@ class EvaluateTest(unittest.TestCase):
     def test_pads_take_the_pad_row_and_zeros(self):
         for pad in ("LEFT", "RIGHT"):
             b = self.builder(pad)
-            b.layer("interest", "targetAttention", query=["item"], keys=["s.item"], values=["s.item", "s.v"], dot={},
-                    normalization="SOFTMAX", empty="PAD_VALUE", mask=0.5)
+            b.layer(
+                "interest",
+                "targetAttention",
+                query=["item"],
+                keys=["s.item"],
+                values=["s.item", "s.v"],
+                dot={},
+                normalization="SOFTMAX",
+                empty="PAD_VALUE",
+                mask=0.5,
+            )
             b.layer("logit", "dot", left=["interest"], right=["interest"])
             result, table = self.evaluate(b, length=1)
             weights = np.exp([table[2] @ table[4], 0.5, 0.5, 0.5])
@@ -396,11 +542,14 @@ class EvaluateTest(unittest.TestCase):
 
     def test_calibrations(self):
         for calibration, function in (
-                ({}, lambda p: p),
-                ({"negativeDownsampling": {"rate": 0.1}}, lambda p: p / (p + (1 - p) / 0.1)),
-                ({"platt": {"slope": 0.5, "intercept": -1.0}}, lambda p: 1 / (1 + np.exp(1 - 0.5 * np.log(p / (1 - p))))),
-                ({"piecewiseLinear": {"x": [0.4, 0.6], "y": [0.2, 0.2]}},
-                 lambda p: np.where(p < 0.4, p / 2, np.where(p < 0.6, 0.2, 0.2 + (p - 0.6) * 2)))):
+            ({}, lambda p: p),
+            ({"negativeDownsampling": {"rate": 0.1}}, lambda p: p / (p + (1 - p) / 0.1)),
+            ({"platt": {"slope": 0.5, "intercept": -1.0}}, lambda p: 1 / (1 + np.exp(1 - 0.5 * np.log(p / (1 - p))))),
+            (
+                {"piecewiseLinear": {"x": [0.4, 0.6], "y": [0.2, 0.2]}},
+                lambda p: np.where(p < 0.4, p / 2, np.where(p < 0.6, 0.2, 0.2 + (p - 0.6) * 2)),
+            ),
+        ):
             b = self.builder()
             b.layer("logit", "dot", left=["item"], right=["item"])
             result, table = self.evaluate(b, calibration=calibration)
@@ -409,8 +558,17 @@ class EvaluateTest(unittest.TestCase):
 
     def test_what_has_no_value_is_refused(self):
         b = self.builder("RIGHT")
-        b.layer("rows", "selfAttention", inputs=["s.item"], blocks=[], heads=1, wiring="PRE_NORM", causal=False, inputScale=1.0,
-                pads="MASKED")
+        b.layer(
+            "rows",
+            "selfAttention",
+            inputs=["s.item"],
+            blocks=[],
+            heads=1,
+            wiring="PRE_NORM",
+            causal=False,
+            inputScale=1.0,
+            pads="MASKED",
+        )
         b.layer("last", "pooling", inputs=["rows"], method="LAST", empty="PAD_VALUE")
         b.layer("logit", "dot", left=["last"], right=["item"])
         with self.assertRaisesRegex(EvaluationError, 'output "click": it reads a pad behavior that has no value'):

@@ -1,4 +1,4 @@
-"""Golden requests of a Built: the edges are there, tolerances follow the outputs, and a wrong expectation is refused."""
+"""Golden requests of a Built: the edges, tolerances that follow the outputs, wrong expectations that are refused."""
 
 import os
 import tempfile
@@ -26,16 +26,29 @@ def built_of(outputs=(("click", "SIGMOID"),), unknown="OOV_ROW"):
     b.sequence("clicks", ["click"], 5, keep="NEWEST", pad="NONE")
     b.sequence("buys", ["buy"], 3, keep="OLDEST", pad="LEFT")
     ids = dict(pad_row=0, oov_row=1, unknown=unknown)
-    b.catalog = {"columns": [features.ints("item", list(range(2, 30))), features.ints("genre", [index % 9 for index in range(28)])]}
+    b.catalog = {
+        "columns": [
+            features.ints("item", list(range(2, 30))),
+            features.ints("genre", [index % 9 for index in range(28)]),
+        ]
+    }
     b.vocabularies = {"cities.txt": [f"city {index}" for index in range(50)]}
     genre = features.identity(9)
     b.feature(features.id_feature("item", "CANDIDATE", "item", features.identity(30), **ids))
     b.feature(features.id_feature("genre", "CANDIDATE", "genre", genre, source="CATALOG", missing_id="PAD_ROW", **ids))
-    b.feature(features.id_feature("city", "USER", "city", features.file_vocabulary("cities.txt", 2), type="STRING", **ids))
-    b.feature(features.id_feature("tags", "USER", "genre", features.murmur3(7, 8, 1, ["a"]), type="STRING", bag="BAG_MEAN", **ids))
+    b.feature(
+        features.id_feature("city", "USER", "city", features.file_vocabulary("cities.txt", 2), type="STRING", **ids)
+    )
+    b.feature(
+        features.id_feature(
+            "tags", "USER", "genre", features.murmur3(7, 8, 1, ["a"]), type="STRING", bag="BAG_MEAN", **ids
+        )
+    )
     b.feature(features.numeric_feature("price", "CANDIDATE", 20.0, 5.0))
     b.feature(features.id_feature("clicks.item", "SEQUENCE", "item", features.identity(30), source="EVENT", **ids))
-    b.feature(features.id_feature("clicks.genre", "SEQUENCE", "genre", genre, source="CATALOG", missing_id="OOV_ROW", **ids))
+    b.feature(
+        features.id_feature("clicks.genre", "SEQUENCE", "genre", genre, source="CATALOG", missing_id="OOV_ROW", **ids)
+    )
     b.feature(features.time_since_feature("clicks.time", "age", [1000, 60000, 3600000]))
     b.feature(features.vector_feature("buys.image", "SEQUENCE", 4, source="EVENT"))
     b.layer("clicked", "pooling", inputs=["clicks.item", "clicks.genre", "clicks.time"], method="MEAN")
@@ -50,7 +63,10 @@ def built_of(outputs=(("click", "SIGMOID"),), unknown="OOV_ROW"):
 def expected_of(built, change=0.0):
     request = {**random_requests(built)[0][1], "requestId": "from the library"}
     scores = evaluate(built.manifest, built.tensors, built.encoder().encode(request)).scores
-    return {"request": request, "outputs": [{"output": output, "scores": list(values + change)} for output, values in scores.items()]}
+    return {
+        "request": request,
+        "outputs": [{"output": output, "scores": list(values + change)} for output, values in scores.items()],
+    }
 
 
 class RandomRequestsTest(unittest.TestCase):
@@ -94,20 +110,26 @@ class GoldenRequestsTest(unittest.TestCase):
         built = built_of()
         logs = golden_requests_of(built, expected=[expected_of(built, 4e-6)])
         self.assertEqual(logs[0]["request"]["requestId"], "from the library")
-        self.assertAlmostEqual(float(logs[0]["outputs"][0]["scores"][0]), expected_of(built, 4e-6)["outputs"][0]["scores"][0], 6)
+        self.assertAlmostEqual(
+            float(logs[0]["outputs"][0]["scores"][0]), expected_of(built, 4e-6)["outputs"][0]["scores"][0], 6
+        )
         self.assertEqual(built.notes, ["1 requests of the library's own: largest difference 4.0e-06"])
 
     def test_refusals(self):
         built = built_of()
         for change, message in (
-                (lambda log: log["outputs"][0]["scores"].__setitem__(2, 0.5),
-                 'request "from the library": output "click", candidate 2: the library gave 0.5, this import gives .*; the bar is 1e-05'),
-                (lambda log: log["outputs"][0]["scores"].__setitem__(1, float("nan")), "candidate 1: the library gave nan"),
-                (lambda log: log["outputs"][0]["scores"].pop(), 'output "click": expected 5 scores, got 4'),
-                (lambda log: log.update(outputs=[]), "expected outputs of the library, got none"),
-                (lambda log: log["outputs"][0].update(output="buy"), 'output "buy": expected one of click'),
-                (lambda log: log["request"]["sequences"].pop(), 'sequence "buys": expected it inline .* got none'),
-                (lambda log: log.pop("request"), "expected requests, line 1: expected a ScoreLog with a request")):
+            (
+                lambda log: log["outputs"][0]["scores"].__setitem__(2, 0.5),
+                'request "from the library": output "click", candidate 2: the library gave 0.5, this import gives .*; '
+                "the bar is 1e-05",
+            ),
+            (lambda log: log["outputs"][0]["scores"].__setitem__(1, float("nan")), "candidate 1: the library gave nan"),
+            (lambda log: log["outputs"][0]["scores"].pop(), 'output "click": expected 5 scores, got 4'),
+            (lambda log: log.update(outputs=[]), "expected outputs of the library, got none"),
+            (lambda log: log["outputs"][0].update(output="buy"), 'output "buy": expected one of click'),
+            (lambda log: log["request"]["sequences"].pop(), 'sequence "buys": expected it inline .* got none'),
+            (lambda log: log.pop("request"), "expected requests, line 1: expected a ScoreLog with a request"),
+        ):
             log = expected_of(built)
             change(log)
             with self.subTest(message), self.assertRaisesRegex(GoldenMismatch, message):

@@ -1,4 +1,4 @@
-"""The importer of SASRec.pytorch: every wiring against a plain PyTorch module of it, what it refuses, the command line."""
+"""The importer of SASRec.pytorch: every wiring against a plain PyTorch module, what it refuses, the command line."""
 
 import contextlib
 import io
@@ -36,7 +36,8 @@ class Sasrec(nn.Module):
         self.attention_layernorms, self.forward_layernorms = norms(), norms()
         self.attention_layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS) for _ in range(BLOCKS))
         self.forward_layers = nn.ModuleList(
-            nn.ModuleDict({name: nn.Conv1d(WIDTH, WIDTH, 1) for name in ("conv1", "conv2")}) for _ in range(BLOCKS))
+            nn.ModuleDict({name: nn.Conv1d(WIDTH, WIDTH, 1) for name in ("conv1", "conv2")}) for _ in range(BLOCKS)
+        )
         self.last_layernorm = nn.LayerNorm(WIDTH, eps=1e-8)
 
     def feed_forward(self, index, x):
@@ -88,12 +89,16 @@ def arrays(state):
 
 
 def build(state, wiring, **changes):
-    return build_sasrec(Weights(arrays(state)), **{"name": "m", "wiring": wiring, "heads": HEADS, "maxlen": MAXLEN, **changes})
+    return build_sasrec(
+        Weights(arrays(state)), **{"name": "m", "wiring": wiring, "heads": HEADS, "maxlen": MAXLEN, **changes}
+    )
 
 
 def request_of(history, candidates):
-    return {"candidates": [features.ints("item", candidates)],
-            "sequences": [{"sequence": "history", "columns": [features.ints("item", history)]}]}
+    return {
+        "candidates": [features.ints("item", candidates)],
+        "sequences": [{"sequence": "history", "columns": [features.ints("item", history)]}],
+    }
 
 
 HISTORIES = [[], [3], [3, 3], [4, 9, 1, 30], list(range(1, MAXLEN + 1)), list(range(5, 25))]
@@ -106,8 +111,12 @@ def expected_logs(module):
         newest = history[-MAXLEN:]
         ids = torch.tensor([[0] * (MAXLEN - len(newest)) + newest])
         logits = module.item_emb.weight[CANDIDATES] @ module(ids)[0]
-        logs.append({"request": {**request_of(history, CANDIDATES), "requestId": f"{len(history)} behaviors"},
-                     "outputs": [{"output": "logit", "scores": logits.tolist()}]})
+        logs.append(
+            {
+                "request": {**request_of(history, CANDIDATES), "requestId": f"{len(history)} behaviors"},
+                "outputs": [{"output": "logit", "scores": logits.tolist()}],
+            }
+        )
     return logs
 
 
@@ -118,7 +127,9 @@ class WiringTest(unittest.TestCase):
             built = build(state, wiring)
             for log in expected_logs(module):
                 with self.subTest(f"{wiring}, {log['request']['requestId']}"):
-                    scores = evaluate(built.manifest, built.tensors, built.encoder().encode(log["request"])).scores["logit"]
+                    scores = evaluate(built.manifest, built.tensors, built.encoder().encode(log["request"])).scores[
+                        "logit"
+                    ]
                     np.testing.assert_allclose(scores, log["outputs"][0]["scores"], rtol=0, atol=1e-6)
 
     def test_goldens_tell_the_wirings_apart(self):
@@ -134,8 +145,11 @@ class WiringTest(unittest.TestCase):
                         self.assertEqual([golden["tolerance"] for golden in goldens], [1e-4] * len(goldens))
                         self.assertGreater(len(goldens), len(logs) + 5)
                         continue
-                    with self.assertRaisesRegex(GoldenMismatch, r'request "\d behaviors": output "logit", candidate \d: the '
-                                                r"library gave -?[\d.e-]+, this import gives -?[\d.e-]+; the bar is 0.0001"):
+                    with self.assertRaisesRegex(
+                        GoldenMismatch,
+                        r'request "\d behaviors": output "logit", candidate \d: the '
+                        r"library gave -?[\d.e-]+, this import gives -?[\d.e-]+; the bar is 0.0001",
+                    ):
                         golden_requests_of(build(state, wiring), expected=logs)
 
 
@@ -148,8 +162,12 @@ class RefusalTest(unittest.TestCase):
             build(state, wiring, **arguments)
 
     def test_contradictions(self):
-        self.refused(r'"pos_emb.weight": expected 6 rows for maxlen 6 in wiring 2020, got 7; so many are in wiring original, '
-                     r"norm-first, post-norm", lambda s: s.update({"pos_emb.weight": torch.zeros(7, WIDTH)}), "2020")
+        self.refused(
+            r'"pos_emb.weight": expected 6 rows for maxlen 6 in wiring 2020, got 7; so many are in wiring original, '
+            r"norm-first, post-norm",
+            lambda s: s.update({"pos_emb.weight": torch.zeros(7, WIDTH)}),
+            "2020",
+        )
         self.refused(r'"pos_emb.weight": expected 10 rows for maxlen 9 in wiring original, got 7$', maxlen=9)
         self.refused("heads: expected a divisor of the width 8, got 3", heads=3)
         self.refused("blocks: expected 3, got attention_layers of 2", blocks=3)
@@ -157,16 +175,24 @@ class RefusalTest(unittest.TestCase):
 
     def test_tensors(self):
         self.refused('"last_layernorm.bias": expected in the checkpoint', lambda s: s.pop("last_layernorm.bias"))
-        self.refused('"pos_sigmoid.weight": expected only tensors of the model',
-                     lambda s: s.update({"pos_sigmoid.weight": torch.zeros(1)}))
-        self.refused(r'"forward_layers.0.conv1.weight": expected shape \[8, 8, 1\], got \[8, 8, 3\]',
-                     lambda s: s.update({"forward_layers.0.conv1.weight": torch.zeros(8, 8, 3)}))
-        self.refused('"item_emb.weight": expected finite numbers, got nan',
-                     lambda s: s["item_emb.weight"].__setitem__((2, 1), float("nan")))
+        self.refused(
+            '"pos_sigmoid.weight": expected only tensors of the model',
+            lambda s: s.update({"pos_sigmoid.weight": torch.zeros(1)}),
+        )
+        self.refused(
+            r'"forward_layers.0.conv1.weight": expected shape \[8, 8, 1\], got \[8, 8, 3\]',
+            lambda s: s.update({"forward_layers.0.conv1.weight": torch.zeros(8, 8, 3)}),
+        )
+        self.refused(
+            '"item_emb.weight": expected finite numbers, got nan',
+            lambda s: s["item_emb.weight"].__setitem__((2, 1), float("nan")),
+        )
 
     def test_name_of_the_file(self):
-        self.assertEqual(settings_of_name("a/SASRec.epoch=860.lr=0.001.layer=2.head=1.hidden=50.maxlen=200.pth"),
-                         {"epoch": 860, "lr": "0.001", "layer": 2, "head": 1, "hidden": 50, "maxlen": 200})
+        self.assertEqual(
+            settings_of_name("a/SASRec.epoch=860.lr=0.001.layer=2.head=1.hidden=50.maxlen=200.pth"),
+            {"epoch": 860, "lr": "0.001", "layer": 2, "head": 1, "hidden": 50, "maxlen": 200},
+        )
         self.assertEqual(settings_of_name("model.pth"), {})
 
 
@@ -190,8 +216,24 @@ class CommandLineTest(unittest.TestCase):
         out, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             try:
-                code = main(["import", "--from", "sasrec-pytorch", "--checkpoint", checkpoint or self.checkpoint, "--name", "m",
-                             "--version", "1", "--out", self.path("models"), "--action", "rate", *arguments])
+                code = main(
+                    [
+                        "import",
+                        "--from",
+                        "sasrec-pytorch",
+                        "--checkpoint",
+                        checkpoint or self.checkpoint,
+                        "--name",
+                        "m",
+                        "--version",
+                        "1",
+                        "--out",
+                        self.path("models"),
+                        "--action",
+                        "rate",
+                        *arguments,
+                    ]
+                )
             except SystemExit as error:
                 code = error.code
         return code, out.getvalue(), errors.getvalue()
@@ -202,8 +244,19 @@ class CommandLineTest(unittest.TestCase):
         self.assertRegex(out, r"note: 6 requests of the library's own: largest difference \d.\de-\d\d\n")
         with open(os.path.join(self.path("models"), "m", "1", "bundle.json"), encoding="utf-8") as file:
             manifest = json.load(file)
-        self.assertEqual(manifest["sequences"], [{"name": "history", "actions": ["rate"], "maxLength": MAXLEN,
-                                                  "keep": "NEWEST", "pad": "LEFT", "skipPadOf": "history.item"}])
+        self.assertEqual(
+            manifest["sequences"],
+            [
+                {
+                    "name": "history",
+                    "actions": ["rate"],
+                    "maxLength": MAXLEN,
+                    "keep": "NEWEST",
+                    "pad": "LEFT",
+                    "skipPadOf": "history.item",
+                }
+            ],
+        )
         self.assertEqual(manifest["provenance"]["details"]["wiring"], "original")
         code, _, errors = self.run_import("--wiring", "original")
         self.assertEqual(code, 1)
@@ -215,15 +268,21 @@ class CommandLineTest(unittest.TestCase):
         self.assertRegex(errors, r'^refused: request "0 behaviors": output "logit", candidate \d: the library gave')
         self.assertFalse(os.path.exists(self.path("models")))
         self.assertRegex(self.run_import("--wiring", "2020")[2], 'refused: tensor "pos_emb.weight": expected 6 rows')
-        self.assertRegex(self.run_import("--wiring", "original", "--heads", "4")[2], "--heads: expected 2 as the file's name says")
+        self.assertRegex(
+            self.run_import("--wiring", "original", "--heads", "4")[2], "--heads: expected 2 as the file's name says"
+        )
         self.assertRegex(self.run_import()[2], "the following arguments are required: --wiring")
         plain = self.path("model.pth")
         torch.save(self.state, plain)
-        self.assertRegex(self.run_import("--wiring", "original", checkpoint=plain)[2], "--heads: the weights do not say it")
+        self.assertRegex(
+            self.run_import("--wiring", "original", checkpoint=plain)[2], "--heads: the weights do not say it"
+        )
         self.assertEqual(self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[0], 0)
         with open(plain, "wb") as file:
             file.write(b"nothing")
-        self.assertRegex(self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[2], "refused: .*model.pth: ")
+        self.assertRegex(
+            self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[2], "refused: .*model.pth: "
+        )
 
 
 if __name__ == "__main__":

@@ -19,13 +19,32 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dinghy_export.importers.unpickling import (
-    CheckpointError, Inert, InertUnpickler, PickledArray, Storage, StorageType, StoredTensor, decode, itemsize)
+    CheckpointError,
+    Inert,
+    InertUnpickler,
+    PickledArray,
+    Storage,
+    StorageType,
+    StoredTensor,
+    decode,
+    itemsize,
+)
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _STATE_DICTS = ("state_dict", "model_state_dict")
-_SAFETENSORS_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
-                       "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
+_SAFETENSORS_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
 # Modules whose result is another in training.
 _TRAINING_MATTERS = ("BatchNorm", "Dropout", "Dice")
 
@@ -57,10 +76,26 @@ def read_checkpoint(path) -> Checkpoint:
         return _checkpoint_of(path, objects)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    except (pickle.UnpicklingError, EOFError, zipfile.BadZipFile, struct.error, KeyError, IndexError, TypeError, ValueError,
-            AttributeError, UnicodeDecodeError, OverflowError, MemoryError, RecursionError, NotImplementedError) as error:
-        raise CheckpointError(f"{path}: expected a PyTorch or safetensors file, got one that is damaged or of another kind "
-                              f"({type(error).__name__}: {error})") from None
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        zipfile.BadZipFile,
+        struct.error,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        UnicodeDecodeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        NotImplementedError,
+    ) as error:
+        raise CheckpointError(
+            f"{path}: expected a PyTorch or safetensors file, got one that is damaged or of another kind "
+            f"({type(error).__name__}: {error})"
+        ) from None
 
 
 # --- Formats --------------------------------------------------------------------------------------------------------
@@ -99,8 +134,11 @@ def _read_legacy(path):
     with open(path, "rb") as file:
         magic = InertUnpickler(file).load()
         if magic != _LEGACY_MAGIC:
-            raise CheckpointError("expected a PyTorch or safetensors file, got a pickle of something else"
-                                  if not isinstance(magic, int) else f"expected PyTorch's magic number, got {magic:#x}")
+            raise CheckpointError(
+                "expected a PyTorch or safetensors file, got a pickle of something else"
+                if not isinstance(magic, int)
+                else f"expected PyTorch's magic number, got {magic:#x}"
+            )
         protocol = InertUnpickler(file).load()
         if protocol != _LEGACY_PROTOCOL:
             raise CheckpointError(f"expected protocol {_LEGACY_PROTOCOL}, got {protocol}")
@@ -192,13 +230,17 @@ def _checkpoint_of(path, objects):
     if isinstance(objects, dict) and not _is_state_dict(objects):
         names = [name for name in _STATE_DICTS if isinstance(objects.get(name), (dict, Inert))]
         if len(names) != 1:
-            raise CheckpointError(f"expected tensors, or one of {', '.join(_STATE_DICTS)}, got a dict with the keys "
-                                  f"{', '.join(sorted(map(str, objects)))[:300] or '(none)'}")
+            raise CheckpointError(
+                f"expected tensors, or one of {', '.join(_STATE_DICTS)}, got a dict with the keys "
+                f"{', '.join(sorted(map(str, objects)))[:300] or '(none)'}"
+            )
         holder = objects[names[0]]
     if isinstance(holder, Inert):
         if not isinstance(holder.attribute("_modules"), dict):
             raise CheckpointError(f"expected a state dict, got an object of class {holder.path}")
-        found.notes.append(f"the file is a module pickled whole ({holder.path}); only its parameters and buffers are read")
+        found.notes.append(
+            f"the file is a module pickled whole ({holder.path}); only its parameters and buffers are read"
+        )
         _read_module(holder, "", found, set())
     elif isinstance(holder, dict):
         for name, value in holder.items():

@@ -50,9 +50,16 @@ WIRINGS = {
 def add_arguments(parser):
     parser.add_argument("--wiring", required=True, choices=list(WIRINGS), help="how the module computed; see above")
     parser.add_argument("--heads", type=int, help="num_heads; default: from the file's name")
-    parser.add_argument("--maxlen", type=int, help="maxlen; default: from the file's name, else from the position table")
-    parser.add_argument("--action", action="append", required=True, dest="actions",
-                        help="action of the events that make the history; may be repeated")
+    parser.add_argument(
+        "--maxlen", type=int, help="maxlen; default: from the file's name, else from the position table"
+    )
+    parser.add_argument(
+        "--action",
+        action="append",
+        required=True,
+        dest="actions",
+        help="action of the events that make the history; may be repeated",
+    )
     parser.add_argument("--item", default="item", help="name of the item feature; default: item")
 
 
@@ -64,29 +71,48 @@ def import_model(args) -> Built:
             raise ImportRefused(f"{option}: expected {named[name]} as the file's name says, got {value}")
     heads = named.get("head") if heads is None else heads
     if heads is None:
-        raise ImportRefused("--heads: the weights do not say it, nor does the file's name; give the num_heads of training")
+        raise ImportRefused(
+            "--heads: the weights do not say it, nor does the file's name; give the num_heads of training"
+        )
     weights = Weights.of_file(args.checkpoint)
     built = build_sasrec(
-        weights, name=args.name, wiring=args.wiring, heads=heads, maxlen=named.get("maxlen") if maxlen is None else maxlen,
-        blocks=named.get("layer"), hidden=named.get("hidden"), actions=tuple(args.actions),
-        item=args.item, origin=provenance("SASRec.pytorch", args.data, args.created, wiring=args.wiring,
-                                          **{f"file_{key}": value for key, value in named.items()}))
+        weights,
+        name=args.name,
+        wiring=args.wiring,
+        heads=heads,
+        maxlen=named.get("maxlen") if maxlen is None else maxlen,
+        blocks=named.get("layer"),
+        hidden=named.get("hidden"),
+        actions=tuple(args.actions),
+        item=args.item,
+        origin=provenance(
+            "SASRec.pytorch",
+            args.data,
+            args.created,
+            wiring=args.wiring,
+            **{f"file_{key}": value for key, value in named.items()},
+        ),
+    )
     return built
 
 
 def settings_of_name(path) -> dict:
-    """What the repository writes into a checkpoint's name, such as {"layer": 2, "head": 1, "hidden": 50, "maxlen": 200}."""
-    found = re.fullmatch(r"SASRec\.epoch=(\d+)\.lr=(.+)\.layer=(\d+)\.head=(\d+)\.hidden=(\d+)\.maxlen=(\d+)\.pth",
-                         os.path.basename(path))
+    """What the repository writes into a checkpoint's name: {"layer": 2, "head": 1, "hidden": 50, ...}."""
+    found = re.fullmatch(
+        r"SASRec\.epoch=(\d+)\.lr=(.+)\.layer=(\d+)\.head=(\d+)\.hidden=(\d+)\.maxlen=(\d+)\.pth",
+        os.path.basename(path),
+    )
     if not found:
         return {}
     values = dict(zip(("epoch", "lr", "layer", "head", "hidden", "maxlen"), found.groups()))
     return {key: value if key == "lr" else int(value) for key, value in values.items()}
 
 
-def build_sasrec(weights, *, name, wiring, heads, maxlen=None, blocks=None, hidden=None, actions=("view",), item="item",
-                 origin=None) -> Built:
-    """`wiring`: one of WIRINGS. `maxlen`, `blocks`, `hidden`: what is known of them besides the tensors; they must agree."""
+def build_sasrec(
+    weights, *, name, wiring, heads, maxlen=None, blocks=None, hidden=None, actions=("view",), item="item", origin=None
+) -> Built:
+    """`wiring`: one of WIRINGS. `maxlen`, `blocks`, `hidden`: what is known of them besides the tensors, which must
+    agree; None: the tensors say it."""
     how = WIRINGS[wiring]
     table = weights.take("item_emb.weight", [None, hidden])
     rows, width = table.shape
@@ -110,33 +136,54 @@ def build_sasrec(weights, *, name, wiring, heads, maxlen=None, blocks=None, hidd
     b.feature(features.id_feature(item, "CANDIDATE", "item", vocabulary, **kind))
     b.feature(features.id_feature(behavior, "SEQUENCE", "item", vocabulary, source="EVENT", **kind))
     b.sequence(SEQUENCE, actions, longest, keep="NEWEST", pad="LEFT", skip_pad_of=behavior)
-    place = {"tensor": b.tensor("encoder.positions", positions), "origin": "FROM_SLOT", "firstRow": int(how.pad_position)}
+    place = {
+        "tensor": b.tensor("encoder.positions", positions),
+        "origin": "FROM_SLOT",
+        "firstRow": int(how.pad_position),
+    }
     if how.pad_position:
         place["padRow"] = 0
-    b.layer("encoder", "selfAttention", inputs=[behavior], blocks=[_block(b, weights, index, width, how) for index in range(found)],
-            heads=heads, wiring=how.order, causal=True, inputScale=math.sqrt(width), positions=place, pads=how.pads,
-            finalNorm=_norm(b, weights, "encoder.final_norm", "last_layernorm", width))
+    b.layer(
+        "encoder",
+        "selfAttention",
+        inputs=[behavior],
+        blocks=[_block(b, weights, index, width, how) for index in range(found)],
+        heads=heads,
+        wiring=how.order,
+        causal=True,
+        inputScale=math.sqrt(width),
+        positions=place,
+        pads=how.pads,
+        finalNorm=_norm(b, weights, "encoder.final_norm", "last_layernorm", width),
+    )
     b.layer("final_feat", "pooling", inputs=["encoder"], method="LAST", empty="PAD_VALUE")
     b.layer("logit", "dot", left=["final_feat"], right=[item])
     b.output("logit", "logit", "RAW")
     weights.finish()
     if (table[0] != 0).any():
-        b.notes.append("the pad row of item_emb is not zero, as in checkpoints before June 2024; it is used as it stands")
-    b.notes.append(f"item ids are 1 to {rows - 1}, as in the training file; an unknown item scores as item 0, and is left "
-                   f"out of a history")
+        b.notes.append(
+            "the pad row of item_emb is not zero, as in checkpoints before June 2024; it is used as it stands"
+        )
+    b.notes.append(
+        f"item ids are 1 to {rows - 1}, as in the training file; an unknown item scores as item 0, and is left "
+        f"out of a history"
+    )
     return b.build(origin or provenance("SASRec.pytorch", "", "1970-01-01T00:00:00Z", wiring=wiring))
 
 
 def _position_message(wiring, how, rows, maxlen):
     fitting = [name for name, other in WIRINGS.items() if rows - other.pad_position == maxlen]
-    text = (f'tensor "pos_emb.weight": expected {maxlen + how.pad_position} rows for maxlen {maxlen} in wiring {wiring}, '
-            f"got {rows}")
+    text = (
+        f'tensor "pos_emb.weight": expected {maxlen + how.pad_position} rows for maxlen {maxlen} in wiring {wiring}, '
+        f"got {rows}"
+    )
     return text + (f"; so many are in wiring {', '.join(fitting)}" if fitting else "")
 
 
 def _norm(b, weights, prefix, source, width):
-    return b.layer_norm(prefix, weights.take(f"{source}.weight", [width]), weights.take(f"{source}.bias", [width]),
-                        epsilon=EPSILON)
+    return b.layer_norm(
+        prefix, weights.take(f"{source}.weight", [width]), weights.take(f"{source}.bias", [width]), epsilon=EPSILON
+    )
 
 
 def _block(b, weights, index, width, how):
@@ -147,12 +194,19 @@ def _block(b, weights, index, width, how):
     for place, part in enumerate(("query", "key", "value")):
         rows = slice(place * width, (place + 1) * width)
         block[part] = b.dense(f"{prefix}.{part}", weight[rows], bias[rows])
-    block["out"] = b.dense(f"{prefix}.out", weights.take(f"{attention}.out_proj.weight", [width, width]),
-                           weights.take(f"{attention}.out_proj.bias", [width]))
+    block["out"] = b.dense(
+        f"{prefix}.out",
+        weights.take(f"{attention}.out_proj.weight", [width, width]),
+        weights.take(f"{attention}.out_proj.bias", [width]),
+    )
     block["ffnNorm"] = _norm(b, weights, f"{prefix}.ffn_norm", f"forward_layernorms.{index}", width)
     block["ffn"] = [
-        b.dense(f"{prefix}.ffn.{place}", weights.take(f"{forward}.{name}.weight", [width, width, 1])[:, :, 0],
-                weights.take(f"{forward}.{name}.bias", [width]), activation)
+        b.dense(
+            f"{prefix}.ffn.{place}",
+            weights.take(f"{forward}.{name}.weight", [width, width, 1])[:, :, 0],
+            weights.take(f"{forward}.{name}.bias", [width]),
+            activation,
+        )
         for place, (name, activation) in enumerate((("conv1", how.activation), ("conv2", "LINEAR")))
     ]
     return block

@@ -26,8 +26,8 @@ class Inert:
     """Stands for an object, or for the result of a call, that a pickle describes. Nothing of it was run.
 
     `path`: the full name of its class or function; `args`, `kwargs`: what that was called with; `state`: what the
-    object was to restore itself from, mostly its __dict__; `items`: what was appended or set on it, where it is a list or
-    a dict.
+    object was to restore itself from, mostly its __dict__; `items`: what was appended or set on it, where it is a list
+    or a dict.
     """
 
     path = ""
@@ -84,16 +84,39 @@ class PickledDict(dict):
 
 # Storage classes and dtypes of torch -> numpy's type, little endian; bfloat16 is read by its bits.
 DTYPES = {
-    "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16", "int64": "<i8", "int32": "<i4",
-    "int16": "<i2", "int8": "<i1", "uint8": "<u1", "bool": "?",
+    "float64": "<f8",
+    "float32": "<f4",
+    "float16": "<f2",
+    "bfloat16": "bfloat16",
+    "int64": "<i8",
+    "int32": "<i4",
+    "int16": "<i2",
+    "int8": "<i1",
+    "uint8": "<u1",
+    "bool": "?",
 }
 _STORAGES = {
-    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
-    "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "untyped",
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "untyped",
 }
-_DTYPE_NAMES = {**{name: name for name in DTYPES}, "double": "float64", "float": "float32", "half": "float16",
-                "long": "int64", "int": "int32", "short": "int16"}
+_DTYPE_NAMES = {
+    **{name: name for name in DTYPES},
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+}
 
 
 class _StandIn:
@@ -162,13 +185,16 @@ class StoredTensor:
             raise CheckpointError(f'storage "{storage.key}": the file does not hold it')
         last = self.offset + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
         if 0 not in self.shape and (last + 1) * size > len(storage.bytes):
-            raise CheckpointError(f'storage "{storage.key}": expected at least {(last + 1) * size} bytes for a tensor '
-                                  f"{list(self.shape)}, got {len(storage.bytes)}")
+            raise CheckpointError(
+                f'storage "{storage.key}": expected at least {(last + 1) * size} bytes for a tensor '
+                f"{list(self.shape)}, got {len(storage.bytes)}"
+            )
         if 0 in self.shape:
             return np.zeros(self.shape, dtype="<f4" if self.dtype == "bfloat16" else DTYPES[self.dtype])
         base = decode(storage.bytes, self.dtype, storage.big_endian)
-        view = np.lib.stride_tricks.as_strided(base[self.offset :], self.shape,
-                                               [stride * base.itemsize for stride in self.strides], writeable=False)
+        view = np.lib.stride_tricks.as_strided(
+            base[self.offset :], self.shape, [stride * base.itemsize for stride in self.strides], writeable=False
+        )
         return np.array(view, order="C")
 
 
@@ -193,7 +219,9 @@ def _rebuild_tensor(storage, offset, shape, strides, *rest):
     _check(isinstance(storage, Storage), "a tensor without a storage")
     metadata = rest[2] if len(rest) > 2 and isinstance(rest[2], dict) else {}
     _check(not metadata.get("neg") and not metadata.get("conj"), "a tensor that is a conjugate or negative view")
-    _check(all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)), "a tensor with a negative size or stride")
+    _check(
+        all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)), "a tensor with a negative size or stride"
+    )
     _check(len(shape) == len(strides), "a tensor with fewer strides than dimensions")
     _check(storage.dtype != "untyped", "a tensor without a type")
     return StoredTensor(storage, offset, shape, strides)
@@ -223,8 +251,10 @@ class NumpyType:
     """A numpy dtype of plain numbers, text or objects."""
 
     def __init__(self, name, *_):
-        _check(isinstance(name, str) and re.fullmatch(r"[<>|=]?[?biufcSUOMm]\d{0,9}", name),
-               f"a numpy array of type {name!r}")
+        _check(
+            isinstance(name, str) and re.fullmatch(r"[<>|=]?[?biufcSUOMm]\d{0,9}", name),
+            f"a numpy array of type {name!r}",
+        )
         self.dtype = np.dtype(name)
 
     def __setstate__(self, state):
@@ -238,13 +268,17 @@ class PickledArray(np.ndarray):
     def __setstate__(self, state):
         _check(isinstance(state, tuple) and len(state) == 5, "a numpy array without its state")
         _, shape, kind, fortran, data = state
-        _check(isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape), "a numpy array without a shape")
+        _check(
+            isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape), "a numpy array without a shape"
+        )
         _check(isinstance(kind, NumpyType), "a numpy array without a type")
         count = int(np.prod(shape, dtype=object)) if shape else 1
         if kind.dtype.hasobject:
             _check(isinstance(data, list) and len(data) == count, "a numpy array of objects that is cut off")
         else:
-            _check(isinstance(data, bytes) and len(data) == count * kind.dtype.itemsize, "a numpy array that is cut off")
+            _check(
+                isinstance(data, bytes) and len(data) == count * kind.dtype.itemsize, "a numpy array that is cut off"
+            )
         super().__setstate__((1, shape, kind.dtype, bool(fortran), data))
 
 
@@ -253,7 +287,9 @@ def _numpy_reconstruct(*_):
 
 
 def _numpy_frombuffer(data, kind, shape, order):
-    _check(isinstance(kind, NumpyType) and order in ("C", "F") and not kind.dtype.hasobject, "a numpy array without a type")
+    _check(
+        isinstance(kind, NumpyType) and order in ("C", "F") and not kind.dtype.hasobject, "a numpy array without a type"
+    )
     return np.frombuffer(bytes(data), dtype=kind.dtype).reshape(shape, order=order)
 
 
@@ -279,9 +315,22 @@ def _reconstruct_object(kind, *_):
 
 # --- Names ----------------------------------------------------------------------------------------------------------
 
-_BUILTINS = {"set": set, "frozenset": frozenset, "list": list, "dict": dict, "tuple": tuple, "bytes": bytes,
-             "bytearray": bytearray, "complex": complex, "int": int, "float": float, "bool": bool, "str": str,
-             "slice": slice, "range": range}
+_BUILTINS = {
+    "set": set,
+    "frozenset": frozenset,
+    "list": list,
+    "dict": dict,
+    "tuple": tuple,
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "complex": complex,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "slice": slice,
+    "range": range,
+}
 _FUNCTIONS = {
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
@@ -292,15 +341,21 @@ _FUNCTIONS = {
     ("_codecs", "encode"): _encode,
     ("copyreg", "_reconstructor"): _reconstruct_object,
     ("copy_reg", "_reconstructor"): _reconstruct_object,
-    **{(f"{package}.multiarray", name): function for package in ("numpy.core", "numpy._core")
-       for name, function in (("_reconstruct", _numpy_reconstruct), ("scalar", _numpy_scalar))},
+    **{
+        (f"{package}.multiarray", name): function
+        for package in ("numpy.core", "numpy._core")
+        for name, function in (("_reconstruct", _numpy_reconstruct), ("scalar", _numpy_scalar))
+    },
     **{(f"{package}.numeric", "_frombuffer"): _numpy_frombuffer for package in ("numpy.core", "numpy._core")},
 }
 _STAND_INS = {
     **{name: _Function(function) for name, function in _FUNCTIONS.items()},
     **{(module, name): kind for module in ("builtins", "__builtin__") for name, kind in _BUILTINS.items()},
-    **{(module, name): StorageType(dtype) for module in ("torch", "torch.storage", "torch.cuda")
-       for name, dtype in _STORAGES.items()},
+    **{
+        (module, name): StorageType(dtype)
+        for module in ("torch", "torch.storage", "torch.cuda")
+        for name, dtype in _STORAGES.items()
+    },
     **{("torch", name): Dtype(dtype) for name, dtype in _DTYPE_NAMES.items()},
     ("torch.storage", "_UntypedStorage"): StorageType("untyped"),
     ("collections", "OrderedDict"): PickledDict,

@@ -1,8 +1,8 @@
 """The tensors of a checkpoint, of which an importer takes each and leaves none behind unseen.
 
-    weights = Weights.of_file("model.pth")
-    table = weights.take("item_emb.weight", [None, 50])
-    weights.finish(ignore=["*.num_batches_tracked"])   # refuses what nobody read
+weights = Weights.of_file("model.pth")
+table = weights.take("item_emb.weight", [None, 50])
+weights.finish(ignore=["*.num_batches_tracked"])   # refuses what nobody read
 """
 
 import fnmatch
@@ -29,9 +29,11 @@ class Weights:
         """Refuses a module that was pickled whole in training mode: it would not be the module that was trained for
         serving, and nobody said which is meant."""
         if checkpoint.training:
-            raise ImportRefused(f"{checkpoint.path}: expected a model in evaluation mode, got one pickled in training mode, "
-                                f"where {checkpoint.training[0]} computes something else; call eval() before saving, or "
-                                f"save its state_dict()")
+            raise ImportRefused(
+                f"{checkpoint.path}: expected a model in evaluation mode, got one pickled in training mode, "
+                f"where {checkpoint.training[0]} computes something else; call eval() before saving, or "
+                f"save its state_dict()"
+            )
         return Weights(checkpoint.tensors, checkpoint.unread, checkpoint.path)
 
     @staticmethod
@@ -50,7 +52,9 @@ class Weights:
         if name in self._unread:
             raise ImportRefused(f'{self._source}tensor "{name}": expected a plain tensor, got {self._unread[name]}')
         if name not in self._tensors:
-            raise ImportRefused(f'{self._source}tensor "{name}": expected in the checkpoint, got none of that name{self._near(name)}')
+            raise ImportRefused(
+                f'{self._source}tensor "{name}": expected in the checkpoint, got none of that name{self._near(name)}'
+            )
         array = self._tensors[name]
         if shape is not None and not _fits(array.shape, shape):
             expected = ", ".join("any" if extent is None else str(extent) for extent in shape)
@@ -58,7 +62,9 @@ class Weights:
         if array.dtype.kind != "f":
             raise ImportRefused(f'{self._source}tensor "{name}": expected floats, got {array.dtype}')
         if not np.isfinite(array).all():
-            raise ImportRefused(f'{self._source}tensor "{name}": expected finite numbers, got {array[~np.isfinite(array)].flat[0]}')
+            raise ImportRefused(
+                f'{self._source}tensor "{name}": expected finite numbers, got {array[~np.isfinite(array)].flat[0]}'
+            )
         self._taken.add(name)
         return array
 
@@ -68,11 +74,16 @@ class Weights:
 
     def finish(self, ignore=()) -> None:
         """Refuses tensors that nobody took; `ignore`: patterns of names that may stay behind."""
-        left = [name for name in list(self._tensors) + list(self._unread)
-                if name not in self._taken and not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignore)]
+        left = [
+            name
+            for name in list(self._tensors) + list(self._unread)
+            if name not in self._taken and not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignore)
+        ]
         if left:
-            raise ImportRefused(f'{self._source}tensor "{left[0]}": expected only tensors of the model, got one that this '
-                                f"importer does not know" + (f" (and {len(left) - 1} more)" if len(left) > 1 else ""))
+            raise ImportRefused(
+                f'{self._source}tensor "{left[0]}": expected only tensors of the model, got one that this '
+                f"importer does not know" + (f" (and {len(left) - 1} more)" if len(left) > 1 else "")
+            )
 
     def _near(self, name):
         last = name.rsplit(".", 1)[-1]
