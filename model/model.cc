@@ -9,6 +9,7 @@
 #include "model/layers/feature_lookup.h"
 #include "model/layers/layer.h"
 #include "model/layers/layer_scope.h"
+#include "model/layers/pad_row.h"
 #include "model/ops/cpu.h"
 #include "model/ops/vector_math.h"
 #include "model/sha256.h"
@@ -42,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::BundleManifest& m
     absl::StatusOr<std::unique_ptr<Layer>> layer = CreateLayer(manifest.layers(i), scope);
     if (!layer.ok()) return layer.status();
     if (absl::Status status = scope.AddValue((*layer)->info()); !status.ok()) return status;
+    FindPadRow(manifest.layers(i), **layer, scope);
     if (manifest.layers(i).has_target_attention()) model->attention_layers_.push_back(i);
     model->layers_.push_back(*std::move(layer));
   }

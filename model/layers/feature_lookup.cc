@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model/ops/vector_math.h"
 
@@ -16,6 +18,30 @@ absl::StatusOr<const v1::Table*> FindTable(const LayerScope& scope, const std::s
     return &table;
   }
   return scope.Error("table: expected a table of the manifest, got \"", name, "\"");
+}
+
+// What a pad behavior has as the feature, the scope's last value: its pad row, an empty bag, zeros. A time it
+// has not.
+absl::Status SetPadRow(const v1::Feature& feature, const float* table, int64_t table_rows, int64_t width,
+                       LayerScope& scope) {
+  const int value = static_cast<int>(scope.values().size()) - 1;
+  const absl::StatusOr<v1::Sequence::Pad> pad = scope.FindPad(scope.values()[value].sequence);
+  if (!pad.ok()) return pad.status();
+  if (*pad == v1::Sequence::NONE || feature.has_time_since()) return absl::OkStatus();
+  std::vector<float> row(width, 0.0f);
+  if (feature.has_id() && feature.id().bag() == v1::IdFeature::SINGLE) {
+    if (!feature.id().has_pad_row()) {
+      return scope.Error("id.pad_row: expected one, since the sequence is padded, got nothing");
+    }
+    const int64_t pad_row = feature.id().pad_row();
+    if (pad_row >= table_rows) {
+      return scope.Error("id.pad_row: expected a row of the table, which has ", table_rows, ", got ",
+                         pad_row);
+    }
+    row.assign(table + pad_row * width, table + (pad_row + 1) * width);
+  }
+  scope.SetPadRow(value, std::move(row));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -44,6 +70,7 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
       return scope.Error("level: expected USER, SEQUENCE or CANDIDATE, got nothing");
     }
     int64_t width = 0;
+    int64_t table_rows = 0;
     switch (feature.kind_case()) {
       case v1::Feature::kId:
       case v1::Feature::kTimeSince: {
@@ -55,6 +82,7 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
         if (!tensor.ok()) return tensor.status();
         column.table = (*tensor)->data.get();
         column.kind = Kind::kSingle;
+        table_rows = (*tensor)->shape[0];
         if (!feature.has_id()) break;
         if (feature.id().bag() == v1::IdFeature::BAG_SUM) {
           column.kind = Kind::kBagSum;
@@ -91,6 +119,11 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
                                               .width = column.width});
         !status.ok()) {
       return status;
+    }
+    if (feature.level() == v1::SEQUENCE) {
+      if (absl::Status status = SetPadRow(feature, column.table, table_rows, width, scope); !status.ok()) {
+        return status;
+      }
     }
   }
   return out;

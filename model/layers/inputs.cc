@@ -76,6 +76,25 @@ Inputs Inputs::RowPart() const {
   return out;
 }
 
+absl::StatusOr<std::vector<float>> Inputs::PadRow(absl::string_view field, const LayerScope& scope) const {
+  std::vector<float> out;
+  for (const Piece& piece : pieces_) {
+    const std::vector<float>* row = scope.PadRow(piece.value);
+    if (row == nullptr) {
+      return scope.Error(field, ": expected inputs that pad behaviors have, got \"",
+                         scope.values()[piece.value].name, "\", which is not defined for them");
+    }
+    out.insert(out.end(), row->begin(), row->end());
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<float>> Inputs::EmptyRow(absl::string_view field, v1::Empty empty,
+                                                    const LayerScope& scope) const {
+  if (empty == v1::PAD_VALUE) return PadRow(field, scope);
+  return std::vector<float>(width_, 0.0f);
+}
+
 bool Inputs::Adjacent(const RunContext& context) const {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (pieces_[i].broadcast) return false;

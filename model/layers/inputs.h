@@ -49,6 +49,15 @@ class Inputs {
   Inputs UserPart() const;
   Inputs RowPart() const;
 
+  // What a pad behavior has in these columns, [width]; `field` as in Create. Error: one of the inputs has no
+  // such value.
+  absl::StatusOr<std::vector<float>> PadRow(absl::string_view field, const LayerScope& scope) const;
+
+  // What an empty history of these columns pools to, [width]: zeros, where `empty` says so or nothing, or
+  // PadRow.
+  absl::StatusOr<std::vector<float>> EmptyRow(absl::string_view field, v1::Empty empty,
+                                              const LayerScope& scope) const;
+
   // All rows, [rows, width]: the values themselves where they lie side by side, else a packed copy.
   Value Gather(const RunContext& context) const;
   // Copies the rows to dst [rows, width], packed.

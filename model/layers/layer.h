@@ -71,6 +71,10 @@ class Layer {
   // Computes the value: as many rows as its level has, info().width wide.
   virtual Value Run(const RunContext& context) const = 0;
 
+  // What a pad behavior has as this value, [width], where the layer itself knows; else empty. Of a layer that
+  // works row by row, FindPadRow computes it.
+  virtual absl::Span<const float> PadRow() const { return {}; }
+
   const ValueInfo& info() const { return info_; }
   const LayerCost& cost() const { return cost_; }
 

@@ -54,6 +54,19 @@ absl::Status LayerScope::AddValue(const ValueInfo& info) {
   return absl::OkStatus();
 }
 
+const std::vector<float>* LayerScope::PadRow(int value) const {
+  const auto it = pad_rows_.find(value);
+  return it == pad_rows_.end() ? nullptr : &it->second;
+}
+
+absl::StatusOr<v1::Sequence::Pad> LayerScope::FindPad(int sequence) const {
+  const v1::Sequence::Pad pad = manifest_.sequences(sequence).pad();
+  if (pad == v1::Sequence::PAD_UNSPECIFIED) {
+    return Error("expected pad NONE, LEFT or RIGHT of ", Where(v1::SEQUENCE, sequence), ", got nothing");
+  }
+  return pad;
+}
+
 int LayerScope::FindValue(absl::string_view name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? -1 : it->second;

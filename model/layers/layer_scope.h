@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,6 +77,14 @@ class LayerScope {
   // or empty, or the width is out of range.
   absl::Status AddValue(const ValueInfo& info);
   const std::vector<ValueInfo>& values() const { return values_; }
+  // What a pad behavior has as that value, [width]: a constant of the model, since only real behaviors are
+  // computed. Null where it has none: the sequence is not padded, or the value is not defined by the behavior
+  // alone.
+  void SetPadRow(int value, std::vector<float> row) { pad_rows_[value] = std::move(row); }
+  const std::vector<float>* PadRow(int value) const;
+  // The sequence's pad behaviors, v1::Sequence::NONE where it has none. Error: the manifest does not say.
+  absl::StatusOr<v1::Sequence::Pad> FindPad(int sequence) const;
+
   // Index of the value, or -1.
   int FindValue(absl::string_view name) const;
   // Index in manifest().sequences(), or -1.
@@ -111,6 +120,7 @@ class LayerScope {
   const TensorMap& tensors_;
   std::string subject_;
   std::vector<ValueInfo> values_;
+  std::map<int, std::vector<float>> pad_rows_;  // by value
   std::map<std::string, int, std::less<>> index_;
   std::string choices_;
 };

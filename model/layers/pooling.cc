@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "model/layers/inputs.h"
 #include "model/layers/kinds.h"
@@ -11,8 +12,10 @@ namespace {
 
 class PoolingLayer : public Layer {
  public:
-  PoolingLayer(ValueInfo info, const LayerCost& cost, Inputs inputs, v1::Pooling::Method method)
-      : Layer(std::move(info), cost), inputs_(std::move(inputs)), method_(method) {}
+  // `empty` [width]: what a history without a real behavior pools to.
+  PoolingLayer(ValueInfo info, const LayerCost& cost, Inputs inputs, v1::Pooling::Method method,
+               std::vector<float> empty)
+      : Layer(std::move(info), cost), inputs_(std::move(inputs)), method_(method), empty_(std::move(empty)) {}
 
   Value Run(const RunContext& context) const override {
     const int64_t length = inputs_.Rows(context);
@@ -20,7 +23,7 @@ class PoolingLayer : public Layer {
     float* y = context.scratch.Floats(width);
     ops::Scratch::Scope scope(context.scratch);
     if (length == 0) {
-      std::fill_n(y, width, 0.0f);
+      std::copy_n(empty_.data(), width, y);
     } else if (method_ == v1::Pooling::LAST) {
       const float* last = inputs_.Row(context, length - 1, y);
       if (last != y) std::copy_n(last, width, y);
@@ -37,6 +40,7 @@ class PoolingLayer : public Layer {
  private:
   const Inputs inputs_;
   const v1::Pooling::Method method_;
+  const std::vector<float> empty_;
 };
 
 }  // namespace
@@ -52,10 +56,12 @@ absl::StatusOr<std::unique_ptr<Layer>> CreatePooling(const v1::Layer& layer, Lay
   if (method != v1::Pooling::SUM && method != v1::Pooling::MEAN && method != v1::Pooling::LAST) {
     return scope.Error("pooling.method: expected SUM, MEAN or LAST, got nothing");
   }
+  absl::StatusOr<std::vector<float>> empty = inputs->EmptyRow("inputs", layer.pooling().empty(), scope);
+  if (!empty.ok()) return empty.status();
   LayerCost cost;
   cost.AddPerRow(v1::SEQUENCE, 2.0 * inputs->width());
   ValueInfo info{.name = layer.name(), .level = v1::USER, .width = inputs->width()};
-  return std::make_unique<PoolingLayer>(std::move(info), cost, *std::move(inputs), method);
+  return std::make_unique<PoolingLayer>(std::move(info), cost, *std::move(inputs), method, *std::move(empty));
 }
 
 }  // namespace dinghy

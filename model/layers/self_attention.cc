@@ -86,8 +86,7 @@ absl::Status FindPositions(const v1::SelfAttention& attention, int64_t max_lengt
                            const LayerScope& scope, Parts& parts) {
   if (!attention.has_positions()) return absl::OkStatus();
   const v1::LearnedPositions& positions = attention.positions();
-  if (positions.origin() != v1::FROM_OLDEST &&
-      positions.origin() != v1::FROM_NEWEST) {
+  if (positions.origin() != v1::FROM_OLDEST && positions.origin() != v1::FROM_NEWEST) {
     return scope.Error("positions.origin: expected FROM_OLDEST or FROM_NEWEST, got nothing");
   }
   const absl::StatusOr<const Tensor*> tensor =

@@ -22,10 +22,11 @@ std::string RandomModel::AddTensor(const std::string& name, const std::vector<in
   return name;
 }
 
-void RandomModel::AddSequence(const std::string& name, int max_length) {
+void RandomModel::AddSequence(const std::string& name, int max_length, v1::Sequence::Pad pad) {
   v1::Sequence& sequence = *manifest.add_sequences();
   sequence.set_name(name);
   sequence.set_max_length(max_length);
+  sequence.set_pad(pad);
 }
 
 void RandomModel::AddTable(const std::string& name, int rows, int dim) {

@@ -32,7 +32,7 @@ class RandomModel {
   // Normally distributed, times `scale`; returns the name.
   std::string AddTensor(const std::string& name, const std::vector<int64_t>& shape, double scale);
 
-  void AddSequence(const std::string& name, int max_length);
+  void AddSequence(const std::string& name, int max_length, v1::Sequence::Pad pad = v1::Sequence::NONE);
   void AddTable(const std::string& name, int rows, int dim);
   // A name "<sequence>.<field>" makes a sequence feature, whatever `level` is.
   v1::Feature* AddId(const std::string& name, v1::Level level, const std::string& table,

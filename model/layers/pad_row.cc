@@ -1,0 +1,50 @@
+#include "model/layers/pad_row.h"
+
+#include <string>
+#include <vector>
+
+#include "features/feature_batch.h"
+
+namespace dinghy {
+namespace {
+
+std::vector<int> InputsOf(const v1::Layer& message, const LayerScope& scope) {
+  std::vector<int> out;
+  const auto add = [&](const auto& names) {
+    for (const std::string& name : names) out.push_back(scope.FindValue(name));
+  };
+  add(message.inputs());
+  for (const v1::InputList& term : message.add().terms()) add(term.inputs());
+  for (const v1::InputList& term : message.multiply().terms()) add(term.inputs());
+  add(message.dot().left());
+  add(message.dot().right());
+  return out;
+}
+
+}  // namespace
+
+void FindPadRow(const v1::Layer& message, const Layer& layer, LayerScope& scope) {
+  const ValueInfo& info = layer.info();
+  if (info.level != v1::SEQUENCE) return;
+  const int value = static_cast<int>(scope.values().size()) - 1;
+  if (message.has_self_attention()) {
+    const absl::Span<const float> row = layer.PadRow();
+    if (!row.empty()) scope.SetPadRow(value, std::vector<float>(row.begin(), row.end()));
+    return;
+  }
+  // A request with one behavior, the pad one.
+  FeatureBatch batch;
+  batch.sequence_lengths.resize(scope.manifest().sequences_size());
+  batch.sequence_lengths[info.sequence] = 1;
+  std::vector<Value> values(scope.values().size());
+  for (const int input : InputsOf(message, scope)) {
+    const std::vector<float>* row = scope.PadRow(input);
+    if (row == nullptr) return;
+    values[input] = {row->data(), 1, static_cast<int64_t>(row->size())};
+  }
+  ops::Scratch scratch;
+  const Value result = layer.Run({.batch = batch, .values = values, .scratch = scratch});
+  scope.SetPadRow(value, std::vector<float>(result.data, result.data + info.width));
+}
+
+}  // namespace dinghy
