@@ -187,8 +187,8 @@ class TargetAttention(nn.Module):
         self.normalization = normalization
         self.scale = scale
 
-    def weights(self, query, keys, mask):
-        """Attention weights as pooled, [B, T, C]; exact zeros for padding."""
+    def scores(self, query, keys, mask):
+        """Scores before scale and normalization, [B, T, C]; those of padding are arbitrary."""
         first = self.layers[0]
         by_query = by_key = by_product = 0.0
         for part, weight in zip(self.parts, first.weight.split(self.width, dim=1)):
@@ -214,7 +214,11 @@ class TargetAttention(nn.Module):
         x = ACTIVATIONS[first.activation](hidden)
         for layer in self.layers[1:]:
             x = layer(x)
-        scores = x.squeeze(3) * self.scale
+        return x.squeeze(3)
+
+    def weights(self, query, keys, mask):
+        """Attention weights as pooled, [B, T, C]; exact zeros for padding."""
+        scores = self.scores(query, keys, mask) * self.scale
         real = mask[:, :, None]
         if self.normalization == "SOFTMAX":
             scores = torch.softmax(scores.masked_fill(~real, _MASKED), dim=1)
@@ -222,6 +226,27 @@ class TargetAttention(nn.Module):
 
     def forward(self, query, keys, values, mask):
         return self.weights(query, keys, mask).transpose(1, 2) @ values
+
+
+class AutoTargetAttention(TargetAttention):
+    """DIN's activation unit over histories of up to max_short behaviors, and the scaled dot product over longer ones.
+
+    Both are trained together, each by the histories that it will be used for. Over a long history the dot product
+    (Vaswani et al., 2017) costs no more than the pooling.
+    """
+
+    def __init__(self, width, max_short, hidden=(64, 32), activation="SIGMOID", normalization="NONE", scale=1.0):
+        super().__init__(width, hidden, activation, normalization=normalization, scale=scale)
+        if max_short < 1:
+            raise ValueError(f"target attention max_short: expected 1 or more, got {max_short}")
+        self.max_short = max_short
+        self.long_scale = 1 / math.sqrt(width)
+
+    def scores(self, query, keys, mask):
+        short = mask.sum(1) <= self.max_short
+        by_unit = super().scores(query, keys, mask)
+        by_product = keys @ query.transpose(1, 2) * self.long_scale
+        return torch.where(short[:, None, None], by_unit, by_product)
 
 
 class Pooling(nn.Module):

@@ -8,6 +8,7 @@
 import numpy as np
 
 from dinghy_export.features import FeatureEncoder
+from dinghy_export.layers import AutoTargetAttention
 from dinghy_export.models import manifest_inputs
 
 FORMAT_VERSION = 1
@@ -83,7 +84,7 @@ def _layer(node):
             "query": list(node.inputs),
             "keys": list(node.keys),
             "values": list(node.keys),
-            "din": {"parts": list(module.parts), "layers": _dense_list(f"{name}.layers", module.layers)},
+            **_score(name, module),
             "normalization": module.normalization,
             "empty": "ZEROS",
             "scale": module.scale,
@@ -91,6 +92,17 @@ def _layer(node):
     else:
         raise ValueError(f'layer "{name}": the exporter does not know kind {node.kind!r}')
     return layer
+
+
+def _score(name, module):
+    din = {"din": {"parts": list(module.parts), "layers": _dense_list(f"{name}.layers", module.layers)}}
+    if not isinstance(module, AutoTargetAttention):
+        return din
+    return {"auto": {
+        "maxShort": module.max_short,
+        "shortHistory": {**din, "scale": 1.0},
+        "longHistory": {"dot": {}, "scale": module.long_scale},
+    }}
 
 
 def _dense(name, module):

@@ -20,9 +20,10 @@ from typing import Dict, List, Optional, Tuple
 import torch
 from torch import nn
 
-from dinghy_export.layers import Dense, EmbeddingTable, Mlp, Pooling, SelfAttention, TargetAttention
+from dinghy_export.layers import (AutoTargetAttention, Dense, EmbeddingTable, Mlp, Pooling, SelfAttention,
+                                  TargetAttention)
 
-VARIANTS = ("no_history", "mean_pooling", "sasrec", "din", "din_sasrec")
+VARIANTS = ("no_history", "mean_pooling", "sasrec", "din", "din_auto", "din_sasrec")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class SequenceSpec:
     fields: Tuple[str, ...]
     side: Tuple[IdFeature, ...] = ()
     time_since: Optional[TimeSince] = None
+    max_short: Optional[int] = None  # din_auto: the longest history that takes the first score; None: half of max_length
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,13 @@ class ReferenceModel(nn.Module):
                                    spec.input_scale, spec.position_origin, dropout=spec.dropout)
             rows = (self._add(Node(f"{prefix}history", "self_attention", rows, sequence=sequence.name, module=module),
                               width),)
-        if spec.variant in ("din", "din_sasrec"):
-            module = TargetAttention(width, spec.attention_hidden, spec.attention_activation,
-                                     normalization=spec.attention_normalization, scale=spec.attention_scale)
+        if spec.variant in ("din", "din_sasrec", "din_auto"):
+            score = dict(hidden=spec.attention_hidden, activation=spec.attention_activation,
+                         normalization=spec.attention_normalization, scale=spec.attention_scale)
+            if spec.variant == "din_auto":
+                module = AutoTargetAttention(width, sequence.max_short or max(1, sequence.max_length // 2), **score)
+            else:
+                module = TargetAttention(width, **score)
             node = Node(f"{prefix}interest", "target_attention", query, keys=rows, sequence=sequence.name,
                         module=module)
         else:

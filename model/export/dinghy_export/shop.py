@@ -2,8 +2,14 @@
 
     python3 -m dinghy_export.shop --out deploy/demo
 
-trains all five variants (a few minutes each on one thread), prints their AUC on later pages than the training's next to
-the best AUC possible, and writes the bundle of `din_sasrec`, the events, and a log of requests with labels.
+trains all variants (a few minutes each on one thread), prints their AUC on later pages than the training's next to the
+best AUC possible, and writes the bundle of `din_sasrec`, the events, and a log of requests with labels.
+
+    python3 -m dinghy_export.shop --late_joiners --models din,din_auto --out shop_auto
+
+lets users join at different times, so that histories of all lengths are trained and tested, prints the AUCs by the
+length of the history too, and writes the bundle of `din_auto`, which takes another score over long histories than over
+short ones.
 """
 
 import argparse
@@ -41,6 +47,7 @@ RIVALS = {
     "no_history": None,
     "mean_pooling": "no_history",
     "din": "mean_pooling",
+    "din_auto": "din",
     "din_sasrec": "din",
     "sasrec": "mean_pooling",
 }
@@ -124,16 +131,35 @@ def model_of(shop, variant, seed):
     return model
 
 
-class ShopRequests:
-    """Requests of a simulated shop, by user and page."""
+def late_joiners(shop, seed):
+    """The page at which each user joined, any of them alike, [users]."""
+    return np.random.default_rng([seed, 1]).integers(0, shop.options.pages, shop.options.users)
 
-    def __init__(self, shop):
+
+class ShopRequests:
+    """Requests of a simulated shop, by user and page. `joined`: each user's first page, before which nothing is known
+    of the user; None: all were there from the start."""
+
+    def __init__(self, shop, joined=None):
         self.shop = shop
+        self.joined = np.zeros(shop.options.users, dtype=np.int64) if joined is None else joined
         self._times, self._items = {}, {}
         for action in ("click", "purchase"):
             of_action = [[event for event in events if event.action == action] for events in shop.events]
             self._times[action] = [[event.time_ms for event in events] for events in of_action]
             self._items[action] = [[event.item for event in events] for events in of_action]
+
+    def keys(self, pages) -> list:
+        """(user, page) of all users that were there at those of the `pages`."""
+        return [(user, page) for user in range(self.shop.options.users) for page in pages if page >= self.joined[user]]
+
+    def of_lengths(self, keys) -> list:
+        """Three of the keys: with the longest histories, with the shortest, and between."""
+        def lengths(key):
+            return tuple(sorted(len(data["eventTimeMs"]) for data in self.request(*key)["sequences"]))
+
+        ordered = sorted(keys, key=lengths)
+        return [ordered[-1], ordered[0], ordered[len(ordered) // 2]]
 
     def request(self, user, page, inline=True):
         """A ScoreRequest; `inline` False leaves the histories to the store."""
@@ -158,11 +184,12 @@ class ShopRequests:
         return request
 
     def _history(self, sequence, action, limit, user, now):
-        end = bisect.bisect_left(self._times[action][user], now)
-        kept = slice(max(0, end - limit), end)
+        times = self._times[action][user]
+        begin, end = (bisect.bisect_left(times, time) for time in (self.shop.time_ms[user, self.joined[user]], now))
+        kept = slice(max(begin, end - limit), end)
         return {
             "sequence": sequence,
-            "eventTimeMs": self._times[action][user][kept],
+            "eventTimeMs": times[kept],
             "columns": [features.ints("item", self._items[action][user][kept])],
         }
 
@@ -178,7 +205,7 @@ class ShopRequests:
 
 def batches_of(shop, requests, encoder, pages, size):
     """(Batch, labels by output) pairs of all users' `pages`, each user's requests together."""
-    order = [(user, page) for user in range(shop.options.users) for page in pages]
+    order = requests.keys(pages)
     batches = []
     for begin in range(0, len(order), size):
         chunk = order[begin : begin + size]
@@ -233,14 +260,15 @@ def predict(model, batches):
     return {output: torch.cat([part[output] for part in scores]).numpy() for output in OUTPUTS}
 
 
-def print_table(shop, scores, pages):
-    """AUC of every model, its gap to the best possible, and its step over the model that it should beat."""
-    shown = (slice(None), slice(pages.start, pages.stop))
-    users = np.repeat(np.arange(shop.options.users), len(pages) * shop.options.candidates)
+def print_table(shop, scores, keys, which=""):
+    """AUC of every model, its gap to the best possible, and its step over the model that it should beat. `scores`:
+    variant -> output -> [requests, candidates] of the (user, page) `keys`; `which`: says which requests these are."""
+    shown = tuple(np.array(keys).T)
+    users = np.repeat(shown[0], shop.options.candidates)
     truths = {"click": shop.click_probability[shown], "purchase": shop.purchase_probability[shown]}
     for output, labels in (("click", shop.clicked[shown].ravel()), ("purchase", shop.purchased[shown].ravel())):
         best = auc(truths[output].ravel(), labels)
-        print(f"\n{output}: {labels.size} samples, {labels.mean():.2%} positive, best possible AUC {best:.4f}")
+        print(f"\n{output}{which}: {labels.size} samples, {labels.mean():.2%} positive, best possible AUC {best:.4f}")
         print(f"{'model':14} {'AUC':>7} {'gap':>7}  {'over':14} {'step':>7}  standard error, paired by user")
         for variant, rival in RIVALS.items():
             if variant not in scores:
@@ -255,13 +283,27 @@ def print_table(shop, scores, pages):
             print(line, flush=True)
 
 
-def write_demo(folder, shop, requests, catalog, model, origin):
-    """The bundle, the events of some users, their requests on later pages with labels and scores, and one request."""
-    goldens = golden_requests(model, [requests.request(*key) for key in GOLDEN_REQUESTS], catalog)
+def print_by_length(shop, scores, keys, batches):
+    """The table for histories on either side of din_auto's limit."""
+    lengths = torch.cat([batch.lengths["clicks"] for batch, _ in batches]).numpy()
+    short = lengths <= CLICKS // 2
+    for which, picks in ((f"up to {CLICKS // 2} clicks", short), (f"more than {CLICKS // 2} clicks", ~short)):
+        picked = {name: {output: values[picks] for output, values in by.items()} for name, by in scores.items()}
+        print_table(shop, picked, [key for key, pick in zip(keys, picks) if pick], f", {which}")
+
+
+def write_model(folder, requests, catalog, model, origin, keys):
+    """The bundle; its golden requests are made of those of the (user, page) `keys`."""
+    goldens = golden_requests(model, [requests.request(*key) for key in keys], catalog)
     path = write_bundle(
         os.path.join(folder, "models"), 1, manifest_of(model, origin), tensors_of(model), goldens, catalog
     )
     print(f"wrote {path}")
+
+
+def write_demo(folder, shop, requests, catalog, model, origin):
+    """The bundle, the events of some users, their requests on later pages with labels and scores, and one request."""
+    write_model(folder, requests, catalog, model, origin, GOLDEN_REQUESTS)
     write_lines(os.path.join(folder, "events.jsonl"), _events(shop))
     encoder = encoder_of(model.spec, catalog)
     keys = [(user, page) for user in range(DEMO_USERS) for page in DEMO_PAGES]
@@ -303,8 +345,11 @@ def _score_log(requests, model, encoder, user, page):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", help="write the demo into this folder: models/, events.jsonl, requests.jsonl, request.json")
+    parser.add_argument("--out", help="write the demo here: models/, events.jsonl, requests.jsonl, request.json")
     parser.add_argument("--models", default="all", help="comma-separated variants, or all: " + ", ".join(VARIANTS))
+    parser.add_argument(
+        "--late_joiners", action="store_true", help="users join at different times; --out writes the bundle of din_auto"
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--created", help="time of the bundle's provenance, RFC 3339; default: now")
@@ -312,11 +357,13 @@ def main():
     variants = list(VARIANTS) if options.models == "all" else options.models.split(",")
     if not set(variants) <= set(VARIANTS):
         parser.error(f"--models: expected some of {', '.join(VARIANTS)}, got {options.models}")
-    if options.out and "din_sasrec" not in variants:
-        parser.error("--out writes the bundle of din_sasrec, which is not among --models")
+    written = "din_auto" if options.late_joiners else "din_sasrec"
+    if options.out and written not in variants:
+        parser.error(f"--out writes the bundle of {written}, which is not among --models")
     torch.set_num_threads(1)
     shop = Shop.simulate(options.seed)
-    requests, catalog = ShopRequests(shop), catalog_of(shop)
+    requests = ShopRequests(shop, late_joiners(shop, options.seed) if options.late_joiners else None)
+    catalog = catalog_of(shop)
     encoder = encoder_of(spec_of(shop), catalog)
     test_pages = range(FIRST_TEST_PAGE, shop.options.pages)
     train_set = batches_of(shop, requests, encoder, range(FIRST_TRAIN_PAGE, FIRST_TEST_PAGE), 32)
@@ -327,7 +374,10 @@ def main():
         models[variant] = model_of(shop, variant, options.seed)
         train(models[variant], train_set, options.epochs, options.seed)
         scores[variant] = predict(models[variant], test_set)
-    print_table(shop, scores, test_pages)
+    test_keys = requests.keys(test_pages)
+    print_table(shop, scores, test_keys)
+    if options.late_joiners:
+        print_by_length(shop, scores, test_keys, test_set)
     if options.out:
         origin = provenance(
             f"dinghy_export.shop, PyTorch {torch.__version__}",
@@ -336,7 +386,10 @@ def main():
             seed=options.seed,
             epochs=options.epochs,
         )
-        write_demo(options.out, shop, requests, catalog, models["din_sasrec"], origin)
+        if options.late_joiners:
+            write_model(options.out, requests, catalog, models[written], origin, requests.of_lengths(test_keys[:500]))
+        else:
+            write_demo(options.out, shop, requests, catalog, models[written], origin)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import unittest
 
 import torch
 
-from dinghy_export.layers import Dense, EmbeddingTable, Pooling, SelfAttention, TargetAttention
+from dinghy_export.layers import (AutoTargetAttention, Dense, EmbeddingTable, Pooling, SelfAttention,
+                                  TargetAttention)
 from dinghy_export.models import (VARIANTS, Batch, IdFeature, ModelSpec, NumericFeature, ReferenceModel, SequenceSpec,
                                   Table, TimeSince, manifest_inputs)
 
@@ -17,7 +18,8 @@ def make_spec(variant, **changes):
         name="test", variant=variant, tables=tables,
         candidate=(IdFeature("item", "item"), IdFeature("genre", "genre", bag="BAG_MEAN", source="CATALOG")),
         sequences=(
-            SequenceSpec("clicks", ("click",), 20, ("item", "genre"), time_since=TimeSince("time", (10, 100, 1000))),
+            SequenceSpec("clicks", ("click",), 20, ("item", "genre"), time_since=TimeSince("time", (10, 100, 1000)),
+                         max_short=4),
             SequenceSpec("purchases", ("purchase",), 20, ("item",), side=(IdFeature("action", "action"),))),
         user=(IdFeature("age", "age"), NumericFeature("income", 1.0, 2.0)), outputs=("click", "purchase"))
     return spec.with_variant(variant, **changes)
@@ -119,6 +121,19 @@ class LayerTest(unittest.TestCase):
                         if normalization == "SOFTMAX":
                             weights = torch.softmax(weights, 0)
                         torch.testing.assert_close(result[b, c], weights @ keys[b, :lengths[b]], rtol=1e-5, atol=1e-5)
+
+    def test_auto_takes_the_score_of_the_length(self):
+        layer = AutoTargetAttention(6, max_short=3, hidden=(5,), normalization="SOFTMAX", scale=0.5)
+        unit = TargetAttention(6, hidden=(5,), normalization="SOFTMAX", scale=0.5)
+        unit.load_state_dict(layer.state_dict())
+        query, keys, lengths = torch.randn(4, 2, 6), torch.randn(4, 5, 6), [0, 3, 4, 5]
+        mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+        result, by_unit = layer(query, keys, keys, mask), unit(query, keys, keys, mask)
+        torch.testing.assert_close(result[:2], by_unit[:2], rtol=0, atol=0)
+        for b in (2, 3):
+            weights = torch.softmax(query[b] @ keys[b, :lengths[b]].t() / math.sqrt(6) * 0.5, 1)
+            torch.testing.assert_close(result[b], weights @ keys[b, :lengths[b]], rtol=1e-5, atol=1e-5)
+            self.assertGreater((result[b] - by_unit[b]).abs().max(), 0.01)
 
     def test_self_attention_equals_the_formula(self):
         layer = SelfAttention(6, 9, blocks=1, heads=2, input_scale=2.0)

@@ -1,23 +1,35 @@
 """The simulated shop, and the committed demo that was made of it."""
 
 import collections
+import contextlib
+import dataclasses
 import hashlib
+import io
 import json
 import os
+import tempfile
 import unittest
 
 import numpy as np
 import torch
 
 from dinghy_export import safetensors, shop
+from dinghy_export.evaluate import evaluate
 from dinghy_export.goldens import scores_of
-from dinghy_export.manifest import encoder_of, tensors_of
+from dinghy_export.manifest import encoder_of, provenance, tensors_of
 from dinghy_export.shop_simulator import FIRST_ITEM, Shop, ShopOptions
 from dinghy_export.training import auc
 
 SOURCE = os.environ.get("DINGHY_SOURCE", os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 DEMO = os.path.join(SOURCE, "deploy", "demo")
 SMALL = ShopOptions(users=40, pages=10)
+
+
+def read_json(path):
+    """All messages of a file of JSON, one or one a line."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    return [json.loads(text)] if path.endswith(".json") else [json.loads(line) for line in text.splitlines()]
 
 
 def read_lines(path):
@@ -73,6 +85,55 @@ class SimulatorTest(unittest.TestCase):
         before = auc(shop.predict(model, batches)["click"].ravel(), labels)
         shop.train(model, batches, 6, 1, report=lambda line: None)
         self.assertGreater(auc(shop.predict(model, batches)["click"].ravel(), labels), max(0.6, before))
+
+
+    def test_late_joiners_have_no_past(self):
+        simulated = Shop.simulate(3, SMALL)
+        joined = shop.late_joiners(simulated, 5)
+        self.assertGreater(len(set(joined)), 5)
+        everything, late = shop.ShopRequests(simulated), shop.ShopRequests(simulated, joined)
+        self.assertEqual(len(everything.keys(range(10))), 10 * SMALL.users)
+        self.assertEqual(late.keys([9]), [(user, 9) for user in range(SMALL.users)])
+        self.assertEqual(late.keys([4]), [(user, 4) for user in np.flatnonzero(joined <= 4)])
+        for user, page in late.keys(range(10)):
+            history = late.request(user, page)["sequences"][0]["eventTimeMs"]
+            start = simulated.time_ms[user, joined[user]]
+            before = everything.request(user, page)["sequences"][0]["eventTimeMs"]
+            self.assertEqual(history, [time for time in before if time >= start])
+
+    def test_auto_learns_and_is_written(self):
+        """Both of its scores are trained, and the golden requests of its bundle take both."""
+        simulated = Shop.simulate(3, dataclasses.replace(SMALL, pages=16))
+        requests = shop.ShopRequests(simulated, shop.late_joiners(simulated, 5))
+        catalog = shop.catalog_of(simulated)
+        encoder = encoder_of(shop.spec_of(simulated), catalog)
+        batches = shop.batches_of(simulated, requests, encoder, range(2, 16), 16)
+        lengths = torch.cat([batch.lengths["clicks"] for batch, _ in batches])
+        self.assertGreater(((lengths > 0) & (lengths <= 10)).sum(), 50)
+        self.assertGreater((lengths > 10).sum(), 50)
+        model = shop.model_of(simulated, "din_auto", 1)
+        labels = np.concatenate([labels["click"].numpy().ravel() for _, labels in batches])
+        before = auc(shop.predict(model, batches)["click"].ravel(), labels)
+        shop.train(model, batches, 6, 1, report=lambda line: None)
+        after = auc(shop.predict(model, batches)["click"].ravel(), labels)
+        self.assertGreater(after, max(0.6, before))
+        with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(io.StringIO()):
+            keys = requests.of_lengths(requests.keys([15]))
+            shop.write_model(root, requests, catalog, model, provenance("test", "", "2024-06-01T08:00:00Z"), keys)
+            folder = os.path.join(root, "models", "shop", "1")
+            manifest, goldens = (read_json(os.path.join(folder, name)) for name in ("bundle.json", "golden.jsonl"))
+            tensors = {**safetensors.read(os.path.join(folder, "weights.safetensors")),
+                       **safetensors.read(os.path.join(folder, "tables.safetensors"))}
+        attention = [layer["targetAttention"] for layer in manifest[0]["layers"] if "targetAttention" in layer]
+        self.assertEqual([layer["auto"]["maxShort"] for layer in attention], [10, 4])
+        seen = set()
+        for golden in goldens:
+            encoded = encoder.encode(golden["request"])
+            seen.add(encoded.lengths["clicks"] > 10)
+            for output, scores in evaluate(manifest[0], tensors, encoded).scores.items():
+                expected = next(o["scores"] for o in golden["outputs"] if o["output"] == output)
+                np.testing.assert_allclose(scores, expected, rtol=0, atol=5e-6)
+        self.assertEqual(seen, {False, True})
 
 
 class DemoTest(unittest.TestCase):
