@@ -49,12 +49,15 @@ class _Evaluator:
     def __init__(self, manifest, tensors, encoded):
         self.manifest = manifest
         self.encoded = encoded
-        self.tensors = {name: np.asarray(array, dtype=np.float64) for name, array in tensors.items()}
-        self.tables = {table["name"]: self.tensor(table["tensor"]) for table in manifest.get("tables", [])}
+        self.tensors = tensors
+        self.tables = {table["name"]: self._stored(table["tensor"]) for table in manifest.get("tables", [])}
         self.real = {sequence["name"]: self._real(sequence) for sequence in manifest.get("sequences", [])}
         self.rows = {}
 
     def tensor(self, name):
+        return np.asarray(self._stored(name), dtype=np.float64)
+
+    def _stored(self, name):
         if name not in self.tensors:
             raise EvaluationError(f'tensor "{name}": expected in the bundle, got none of that name')
         return self.tensors[name]
@@ -94,9 +97,9 @@ class _Evaluator:
             bag = kind.get("bag", "SINGLE")
             pad = np.full(table.shape[1], np.nan)
             if bag == "SINGLE":
-                values = table[rows.reshape(len(rows))]
+                values = table[rows.reshape(len(rows))].astype(np.float64)
                 if "padRow" in kind:
-                    pad = table[kind["padRow"]]
+                    pad = table[kind["padRow"]].astype(np.float64)
             else:
                 values, pad = np.array([_bag(table, row[row >= 0], bag) for row in rows]), np.zeros(table.shape[1])
                 values = values.reshape(len(rows), table.shape[1])
@@ -191,7 +194,7 @@ class _Evaluator:
 def _bag(table, rows, kind):
     if len(rows) == 0:
         return np.zeros(table.shape[1])
-    return table[rows].sum(axis=0) / (len(rows) if kind == "BAG_MEAN" else 1)
+    return table[rows].astype(np.float64).sum(axis=0) / (len(rows) if kind == "BAG_MEAN" else 1)
 
 
 def _calibrated(output, z):

@@ -41,16 +41,15 @@ def _without_pads(x, real, pads):
 
 def _visible(message, real, pads):
     """bool [slots, slots]: whether a row sees a column."""
-    slots = len(real)
-    visible = np.zeros((slots, slots), dtype=bool)
-    for row in range(slots):
-        for column in range(slots):
-            distance = row - column
-            visible[row, column] = (
-                (distance >= 0 or not message["causal"])
-                and ("window" not in message or abs(distance) < message["window"])
-                and (pads != "MASKED" or (real[row] and real[column]))
-            )
+    place = np.arange(len(real))
+    distance = place[:, None] - place[None, :]
+    visible = np.ones(distance.shape, dtype=bool)
+    if message["causal"]:
+        visible &= distance >= 0
+    if "window" in message:
+        visible &= abs(distance) < message["window"]
+    if pads == "MASKED":
+        visible &= real[:, None] & real[None, :]
     return visible
 
 

@@ -212,7 +212,9 @@ def decode(data, dtype, big_endian=False) -> np.ndarray:
         halves = np.frombuffer(data, dtype=">u2" if big_endian else "<u2")
         return (halves.astype("<u4") << 16).view("<f4")
     numpy_type = np.dtype(DTYPES[dtype])
-    return np.frombuffer(data, dtype=numpy_type.newbyteorder(">") if big_endian else numpy_type).astype(numpy_type)
+    return np.frombuffer(data, dtype=numpy_type.newbyteorder(">") if big_endian else numpy_type).astype(
+        numpy_type, copy=False
+    )
 
 
 def _rebuild_tensor(storage, offset, shape, strides, *rest):
