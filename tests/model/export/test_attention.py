@@ -298,9 +298,11 @@ def goldens_of(family, pooled):
     return built, golden_requests_of(built, [], built.expected)
 
 
-class FamilyTest(unittest.TestCase):
+class FamilyChecks:
+    families = {}
+
     def test_the_manifest_says_what_pytorch_computes(self):
-        for name, make in FAMILIES.items():
+        for name, make in self.families.items():
             with self.subTest(name):
                 built, goldens = goldens_of(*make())
                 self.assertGreaterEqual(len(goldens), 7)
@@ -310,13 +312,17 @@ class FamilyTest(unittest.TestCase):
 
     @unittest.skipUnless(os.environ.get("DINGHY"), "DINGHY does not name the binary")
     def test_the_engine_computes_what_pytorch_computes(self):
-        for name, make in FAMILIES.items():
+        for name, make in self.families.items():
             with self.subTest(name), tempfile.TemporaryDirectory() as root:
                 built, goldens = goldens_of(*make())
                 folder = write_bundle(root, 1, built.manifest, built.tensors, goldens)
                 command = [os.environ["DINGHY"], "validate", folder]
                 run = subprocess.run(command, capture_output=True, text=True, timeout=60)
                 self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+
+
+class TargetAttentionTest(FamilyChecks, unittest.TestCase):
+    families = FAMILIES
 
 
 class WidthTest(unittest.TestCase):
