@@ -52,6 +52,9 @@ constexpr absl::string_view kOptional[] = {
     "LearnedPositions.first_row",  // needed by FROM_SLOT
     "LearnedPositions.pad_row",    // needed where pads are ATTENDED
     "SelfAttention.Block.latent",
+    "SelfAttention.Block.attention_norm",  // needed but in wiring BARE
+    "SelfAttention.Block.ffn_norm",
+    "SelfAttention.Block.ffn",
     "SelfAttention.position_kind",
     "SelfAttention.input_norm",
     "SelfAttention.final_norm",
@@ -270,6 +273,24 @@ std::vector<absl::string_view> InputsOf(const v1::Layer& layer) {
   return inputs;
 }
 
+// What the blocks of self-attention need beside what all wirings do.
+absl::Status CheckBlocks(const v1::Layer& layer) {
+  const v1::SelfAttention& attention = layer.self_attention();
+  if (attention.wiring() == v1::SelfAttention::BARE) return absl::OkStatus();
+  for (int i = 0; i < attention.blocks_size(); ++i) {
+    const v1::SelfAttention::Block& block = attention.blocks(i);
+    const char* const missing = !block.has_attention_norm() ? "attentionNorm"
+                                : !block.has_ffn_norm()     ? "ffnNorm"
+                                : block.ffn().empty()       ? "ffn"
+                                                            : nullptr;
+    if (missing != nullptr) {
+      return Invalid(Label("layer", layer.name()),
+                     absl::StrCat("selfAttention.blocks[", i, "].", missing, " is missing"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayers(const v1::BundleManifest& manifest) {
   std::set<absl::string_view> known;
   for (const v1::Feature& feature : manifest.features()) known.insert(feature.name());
@@ -291,6 +312,7 @@ absl::Status CheckLayers(const v1::BundleManifest& manifest) {
                                   layers.contains(input) ? "not an earlier layer but this or a later one"
                                                          : "neither a feature nor a layer"));
     }
+    if (absl::Status status = CheckBlocks(layer); !status.ok()) return status;
     if (!known.insert(layer.name()).second) return Invalid(label, "a feature has this name too");
   }
   for (const v1::Output& output : manifest.outputs()) {

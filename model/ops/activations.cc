@@ -100,6 +100,13 @@ struct GeluTanhOp {
   }
 };
 
+struct EluPlusOneOp {
+  HWY_INLINE Vec operator()(Tag d, Vec x) const {
+    const Vec exp = ExpOfNegative(d, AtMost(d, 0.0f, x));
+    return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), exp);
+  }
+};
+
 // Row by row; `op(d, x, columns)` where columns are the vectors of each parameter.
 template <class Op, int kParameters>
 HWY_INLINE void MapRows(const Op& op, float* x, int64_t rows, int64_t n,
@@ -141,6 +148,7 @@ struct ScaleShiftOp {
 void Relu(float* x, int64_t n) { Map(ReluOp(), x, n); }
 void LeakyRelu(float slope, float* x, int64_t n) { Map(LeakyReluOp{hn::Set(Tag(), slope)}, x, n); }
 void GeluErf(float* x, int64_t n) { Map(GeluErfOp(), x, n); }
+void EluPlusOne(float* x, int64_t n) { Map(EluPlusOneOp(), x, n); }
 void GeluTanh(float* x, int64_t n) { Map(GeluTanhOp(), x, n); }
 void PreluRows(float* x, int64_t rows, int64_t n, const float* alpha) {
   MapRows(PreluOp(), x, rows, n, {alpha});
@@ -169,6 +177,7 @@ HWY_EXPORT(Tanh);
 HWY_EXPORT(Silu);
 HWY_EXPORT(LeakyRelu);
 HWY_EXPORT(GeluErf);
+HWY_EXPORT(EluPlusOne);
 HWY_EXPORT(GeluTanh);
 HWY_EXPORT(PreluRows);
 HWY_EXPORT(DiceRows);
@@ -180,6 +189,7 @@ void Tanh(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Tanh)(x, n); }
 void Silu(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Silu)(x, n); }
 void LeakyRelu(float slope, float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(LeakyRelu)(slope, x, n); }
 void GeluErf(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(GeluErf)(x, n); }
+void EluPlusOne(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(EluPlusOne)(x, n); }
 void GeluTanh(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(GeluTanh)(x, n); }
 void PreluRows(float* x, int64_t rows, int64_t n, const float* alpha) {
   HWY_DYNAMIC_DISPATCH(PreluRows)(x, rows, n, alpha);

@@ -17,7 +17,9 @@ void Sigmoid(float* x, int64_t n);  // absolute error below 2e-7
 void Tanh(float* x, int64_t n);     // absolute error below 4e-7
 void Silu(float* x, int64_t n);     // relative error below 1e-6
 void LeakyRelu(float slope, float* x, int64_t n);
-void GeluErf(float* x, int64_t n);   // x Phi(x); absolute error below 5e-7 * max(1, |x|)
+void GeluErf(float* x, int64_t n);  // x Phi(x); absolute error below 5e-7 * max(1, |x|)
+void EluPlusOne(float* x,
+                int64_t n);          // x + 1 where x > 0, else exp(x); relative error below 3e-7, 0 below -87
 void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; relative error below 3e-6
 
 // In place over x [rows, n], packed, with parameters [n] by column.

@@ -167,7 +167,7 @@ std::vector<Fault> Faults() {
       // Self-attention.
       {"HeadsNotDividing",
        [](RandomModel& m) { History(m).set_heads(4); },
-       {"layer \"history\"", "heads", "divisor of the width 6", "got 4"}},
+       {"layer \"history\"", "blocks[0].query", "a width that 4 heads divide", "got 6"}},
       {"ZeroHeads", [](RandomModel& m) { History(m).set_heads(0); }, {"layer \"history\"", "heads", "got 0"}},
       {"NoHeads",
        [](RandomModel& m) { History(m).clear_heads(); },
@@ -193,7 +193,7 @@ std::vector<Fault> Faults() {
        [](RandomModel& m) {
          *History(m).mutable_blocks(0)->mutable_value() = m.MakeDense("v", 6, 4, v1::LINEAR);
        },
-       {"layer \"history\"", "blocks[0].value", "width 6", "got 4"}},
+       {"layer \"history\"", "blocks[0].out.weight", "[any, 4]", "got [6, 6]"}},
       {"FfnWidth",
        [](RandomModel& m) { History(m).mutable_blocks(0)->mutable_ffn()->RemoveLast(); },
        {"layer \"history\"", "blocks[0].ffn", "width 6", "got 9"}},

@@ -1,0 +1,132 @@
+#include "model/layers/head_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "model/layers/history_buckets.h"
+#include "model/ops/vector_math.h"
+
+namespace dinghy {
+
+absl::StatusOr<HeadAttention> HeadAttention::Create(const Options& options) {
+  HeadAttention out;
+  out.options_ = options;
+  if (options.linear) return out;
+  for (int64_t bucket = 0; bucket < BucketCount(options.max_length); ++bucket) {
+    const int64_t rows = (bucket + 1) * kBucketRows;
+    absl::StatusOr<std::unique_ptr<ops::Gemm>> score = ops::Gemm::Create({.m = rows,
+                                                                          .n = rows,
+                                                                          .k = options.head_width,
+                                                                          .a_stride = out.query_width(),
+                                                                          .b_stride = out.key_width(),
+                                                                          .c_stride = rows,
+                                                                          .transpose_b = true});
+    if (!score.ok()) return score.status();
+    out.score_.push_back(*std::move(score));
+    absl::StatusOr<std::unique_ptr<ops::Gemm>> weigh = ops::Gemm::Create({.m = rows,
+                                                                          .n = options.value_width,
+                                                                          .k = rows,
+                                                                          .a_stride = rows,
+                                                                          .b_stride = out.values_width(),
+                                                                          .c_stride = out.out_width()});
+    if (!weigh.ok()) return weigh.status();
+    out.weigh_.push_back(*std::move(weigh));
+  }
+  return out;
+}
+
+void HeadAttention::Run(float* q, float* k, const float* v, const HistoryRows& rows, float* out,
+                        ops::Scratch& scratch) const {
+  ops::Scratch::Scope scope(scratch);
+  if (options_.linear) {
+    RunLinear(q, k, v, rows.rows, out, scratch);
+  } else {
+    RunSoftmax(q, k, v, rows, out, scratch);
+  }
+}
+
+void HeadAttention::RunSoftmax(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+                               ops::Scratch& scratch) const {
+  const int64_t padded = BucketRows(rows.rows);
+  const int64_t bucket = BucketIndex(rows.rows);
+  const int64_t group = options_.heads / options_.key_value_heads;
+  ops::Scale(1.0f / std::sqrt(static_cast<float>(options_.head_width)), q, rows.rows * query_width());
+  float* weights = scratch.Floats(padded * padded);
+  for (int64_t head = 0; head < options_.heads; ++head) {
+    const int64_t shared = head / group;
+    score_[bucket]->Run(q + head * options_.head_width, k + shared * options_.head_width, nullptr, weights,
+                        scratch);
+    for (int64_t r = 0; r < padded; ++r) {
+      float* row = weights + r * padded;
+      if (r < rows.rows) {
+        Weigh(r, rows, row);
+      } else {
+        std::fill_n(row, padded, 0.0f);
+      }
+    }
+    weigh_[bucket]->Run(weights, v + shared * options_.value_width, nullptr,
+                        out + head * options_.value_width, scratch);
+  }
+}
+
+void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, float* scores) const {
+  const int64_t padded = BucketRows(rows.rows);
+  const int64_t window = options_.window > 0 ? options_.window : rows.rows + rows.pads;
+  int64_t begin = std::max<int64_t>(0, r - window + 1);
+  const int64_t end = options_.causal ? r + 1 : std::min(rows.rows, r + window);
+  // Real row r has the pads before it at distances r, r + 1, ...; the pad row is alike whatever pads it sees.
+  const int64_t pads = rows.pads == 0 ? 0 : r == 0 ? 1 : std::clamp<int64_t>(window - r, 0, rows.pads);
+  if (pads > 0 && r > 0) {
+    // The pad row's key counts `pads` times, so its score grows by the logarithm; it stands beside the
+    // others.
+    begin = std::max<int64_t>(begin, 1);
+    scores[begin - 1] = scores[0] + std::log(static_cast<float>(pads));
+    ops::Softmax(scores + begin - 1, end - begin + 1);
+    const float pad_weight = scores[begin - 1];
+    std::fill(scores, scores + begin, 0.0f);
+    scores[0] = pad_weight;
+  } else {
+    if (rows.pads > 0 && r > 0) begin = std::max<int64_t>(begin, 1);
+    ops::Softmax(scores + begin, end - begin);
+    std::fill(scores, scores + begin, 0.0f);
+  }
+  std::fill(scores + end, scores + padded, 0.0f);
+}
+
+// Running sums S = sum of f(k)^T v, [head width, value width], and z = sum of f(k): no weights are ever made.
+void HeadAttention::RunLinear(float* q, float* k, const float* v, int64_t rows, float* out,
+                              ops::Scratch& scratch) const {
+  const int64_t d = options_.head_width;
+  const int64_t width = options_.value_width;
+  const int64_t group = options_.heads / options_.key_value_heads;
+  ops::EluPlusOne(q, rows * query_width());
+  ops::EluPlusOne(k, rows * key_width());
+  float* sums = scratch.Floats(d * width);
+  float* z = scratch.Floats(d);
+  for (int64_t shared = 0; shared < options_.key_value_heads; ++shared) {
+    std::fill_n(sums, d * width, 0.0f);
+    std::fill_n(z, d, 0.0f);
+    const auto add = [&](int64_t r) {
+      const float* key = k + r * key_width() + shared * d;
+      const float* value = v + r * values_width() + shared * width;
+      for (int64_t i = 0; i < d; ++i) ops::ScaleAdd(value, key[i], sums + i * width, sums + i * width, width);
+      ops::AddTo(key, z, d);
+    };
+    if (!options_.causal) {
+      for (int64_t r = 0; r < rows; ++r) add(r);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      if (options_.causal) add(r);
+      for (int64_t head = shared * group; head < (shared + 1) * group; ++head) {
+        const float* query = q + r * query_width() + head * d;
+        float* attended = out + r * out_width() + head * width;
+        ops::WeightedSumRows(sums, width, query, d, width, attended);
+        // Where all of f(q) or f(k) is 0 in float, the result is 0.
+        ops::Scale(1.0f / std::max(ops::Dot(query, z, d), 1e-30f), attended, width);
+      }
+    }
+  }
+}
+
+}  // namespace dinghy
