@@ -108,9 +108,8 @@ absl::Status Schema::AddSequence(const v1::Sequence& sequence) {
     return absl::InvalidArgumentError(
         absl::StrCat("keep: expected NEWEST or OLDEST, got ", v1::Sequence::Keep_Name(sequence.keep())));
   }
-  if (sequence.pad() != v1::Sequence::NONE) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pad: expected NONE, got ", v1::Sequence::Pad_Name(sequence.pad())));
+  if (sequence.pad() == v1::Sequence::PAD_UNSPECIFIED) {
+    return absl::InvalidArgumentError("pad: expected NONE, LEFT or RIGHT, got nothing");
   }
   if (!sequence_index.emplace(sequence.name(), static_cast<int>(sequences.size())).second) {
     return absl::InvalidArgumentError("name: expected each once, got it again");

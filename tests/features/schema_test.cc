@@ -46,7 +46,7 @@ std::vector<Fault> Faults() {
       {"NoKeep", sequence([](v1::Sequence& s) { s.clear_keep(); }),
        "sequence \"clicks\": keep: expected NEWEST or OLDEST, got KEEP_UNSPECIFIED"},
       {"NoPad", sequence([](v1::Sequence& s) { s.clear_pad(); }),
-       "sequence \"clicks\": pad: expected NONE, got PAD_UNSPECIFIED"},
+       "sequence \"clicks\": pad: expected NONE, LEFT or RIGHT, got nothing"},
 
       {"FeatureTwice", feature("price", [](v1::Feature& f) { f.set_name("category"); }),
        "feature \"category\": name: expected each once, got it again"},
