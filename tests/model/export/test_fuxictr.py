@@ -72,6 +72,29 @@ class Unit(nn.Module):
         self.attention_layer = Block(*arguments, **named)
 
 
+class Pretrained(nn.Module):
+    def __init__(self, spec, width):
+        super().__init__()
+        self.spec, usage, wide = spec, spec["pretrain_usage"], spec["pretrain_dim"]
+        self.pretrain_embedding = nn.Embedding(spec["vocab_size"], wide)
+        if usage != "init":
+            self.id_embedding = nn.Embedding(spec["vocab_size"], width)
+        if usage == "concat" or wide != width:
+            self.proj = nn.Linear(wide + (width if usage == "concat" else 0), width, bias=False)
+
+    def forward(self, ids):
+        seen = (ids <= self.spec["oov_idx"])[..., None]
+        pretrained = self.pretrain_embedding(ids)
+        pretrained = pretrained if self.spec["freeze_emb"] else pretrained * seen
+        project = getattr(self, "proj", nn.Identity())
+        if self.spec["pretrain_usage"] == "init":
+            return project(pretrained)
+        own = self.id_embedding(ids) * seen
+        if self.spec["pretrain_usage"] == "sum":
+            return project(pretrained) + own
+        return project(torch.cat([pretrained, own], -1))
+
+
 class Tables(nn.Module):
     def __init__(self, specs, dim):
         super().__init__()
@@ -84,6 +107,8 @@ class Tables(nn.Module):
                 self.embedding_layers[name] = nn.Linear(1, width, bias=False)
             elif spec["type"] == "embedding":
                 self.feature_encoders[name] = nn.Linear(spec["pretrain_dim"], width, bias=False)
+            elif spec.get("pretrained_emb"):
+                self.embedding_layers[name] = Pretrained(spec, width)
             elif spec["type"] != "meta":
                 self.embedding_layers[name] = nn.Embedding(spec["vocab_size"], width, padding_idx=0)
 
@@ -320,6 +345,21 @@ class FlavoursTest(unittest.TestCase):
                 built = self.check(specs, serving=Serving("m", actions, levels), names=names)
                 self.assertEqual(any("bag of ids" in note for note in built.notes), level == "bag")
 
+    def test_pretrained_embeddings(self):
+        """The vocabulary's last known row is in the middle; behind it are tokens of the pretrained file alone."""
+        for usage, frozen, width in itertools.product(("init", "sum", "concat"), (False, True), (DIM, 3)):
+            with self.subTest(usage=usage, frozen=frozen, width=width):
+                specs = specs_of()
+                specs["item_id"].update(pretrained_emb="p.npz", freeze_emb=frozen, pretrain_usage=usage, pretrain_dim=width, oov_idx=20)
+                tokens = {"__PAD__": 0, **{str(100 + row): row for row in range(1, ITEMS) if row != 20}, "__OOV__": 20}
+
+                def text(name, ids):
+                    if name in ("item_id", "click_history"):
+                        return features.ints("", [100 + row if row != 20 else 10**6 for row in ids])
+                    return features.ints("", ids)
+
+                self.check(specs, vocabularies={"item_id": tokens, "click_history": tokens}, text=text, din_use_softmax=True)
+
     def test_pad_row_that_is_not_zero(self):
         """With softmax an empty history is the mean of pad rows, whatever stands there."""
         self.check(din_use_softmax=True, zero_pad=False)
@@ -430,7 +470,8 @@ class RefusalsTest(unittest.TestCase):
 
     def test_features(self):
         for change, message in (
-            ({"pretrained_emb": "pretrained.h5"}, "pretrained_emb pretrained.h5 is not supported"),
+            ({"pretrained_emb": "p.npz", "pretrain_usage": "max", "oov_idx": 3}, "expected pretrain_usage init, sum or concat"),
+            ({"pretrained_emb": "p.npz"}, "got 'init' and None"),
             ({"category_processor": "hash_bucket"}, "category_processor hash_bucket is not supported"),
             ({"feature_encoder": "nn.Linear(4, 4)"}, "feature_encoder nn.Linear(4, 4) is not supported"),
             ({"vocab_size": 10}, f"expected vocab_size {USERS}, the rows of table"),

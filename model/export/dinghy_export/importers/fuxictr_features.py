@@ -4,6 +4,8 @@ Rows of a table are FuxiCTR's: row 0 is padding, the last row stands for tokens 
 vocabulary leaves rows out, the table is written without them.
 """
 
+import numpy as np
+
 from dinghy_export import features
 from dinghy_export.importers.dense_layers import is_number
 from dinghy_export.importers.fuxictr_dataset import OOV, PAD
@@ -191,7 +193,8 @@ class FeatureImporter:
 
     def _check_pooled_rows(self, name, method):
         """FuxiCTR pools pads too, as rows of zeros, and takes every behavior whose embedding sums to 0 for one."""
-        weight = self._weights.take(self._table_key(self._owner(name)))
+        owner = self._owner(name)
+        weight = self._embedding(owner, owner)
         if weight[0].any():
             raise ImportRefused(f'feature "{name}": expected zeros in the row of padding, which FuxiCTR pools with the rest, '
                                 f"got {weight[0][weight[0] != 0][0]}")
@@ -204,9 +207,8 @@ class FeatureImporter:
 
     def _add_id(self, name, full_name, level, source, bag="SINGLE", missing_id=None):
         spec = self._dataset.features[name]
-        for unsupported in ("pretrained_emb", "category_processor"):
-            if spec.get(unsupported):
-                raise ImportRefused(f'feature "{name}": {unsupported} {spec[unsupported]} is not supported')
+        if spec.get("category_processor"):
+            raise ImportRefused(f'feature "{name}": category_processor {spec["category_processor"]} is not supported')
         owner = self._owner(name)
         rows, order = self._table(owner)
         if spec.get("vocab_size") != rows:
@@ -236,19 +238,13 @@ class FeatureImporter:
             return self._owner(owner)
         return name
 
-    @staticmethod
-    def _table_key(owner):
-        return f"embedding_layer.embedding_layers.{owner}.weight"
-
     def _table(self, owner):
         """The rows of a table in the checkpoint, and the order in which the bundle's table takes them."""
         if owner not in self._tables:
-            spec = self._dataset.features[owner]
-            weight = self._weights.take(self._table_key(owner), [None, spec.get("embedding_dim") or self._dim])
+            weight = self._embedding(owner, owner)
             for name in self._dataset.features:
-                if name != owner and self._owner(name) == owner:
-                    shared = self._weights.optional(self._table_key(name), weight.shape)
-                    if shared is not None and not (shared == weight).all():
+                if name != owner and self._owner(name) == owner and self._weights.names(self._embedding_key(name)):
+                    if not np.array_equal(self._embedding(owner, name), weight):
                         raise ImportRefused(f'feature "{name}": expected the table of "{owner}", which it shares, got other '
                                             "numbers")
             vocabulary = self._dataset.vocabularies.get(owner)
@@ -256,6 +252,33 @@ class FeatureImporter:
             self._b.table(owner, weight if order is None else weight[order])
             self._tables[owner] = (len(weight), order)
         return self._tables[owner]
+
+    @staticmethod
+    def _embedding_key(name):
+        return f"embedding_layer.embedding_layers.{name}."
+
+    def _embedding(self, owner, name):
+        """The embeddings [rows, width] that feature `name` looks up, a module made for `owner`. A pretrained table is worked
+        out with what FuxiCTR does to its rows: everything about a row depends on the row alone."""
+        spec, key = self._dataset.features[owner], self._embedding_key(name)
+        width = spec.get("embedding_dim") or self._dim
+        if not spec.get("pretrained_emb"):
+            return self._weights.take(f"{key}weight", [None, width])
+        usage, oov = spec.get("pretrain_usage", "init"), spec.get("oov_idx")
+        if usage not in ("init", "sum", "concat") or type(oov) is not int:
+            raise ImportRefused(f'feature "{owner}": expected pretrain_usage init, sum or concat and an oov_idx in '
+                                f"feature_map.json, got {usage!r} and {oov!r}")
+        rows, wide = spec.get("vocab_size"), spec.get("pretrain_dim", width)
+        known = (np.arange(rows) <= oov)[:, None]  # rows behind are tokens of the pretrained file that training did not see
+        pretrained = self._weights.take(f"{key}pretrain_embedding.weight", [rows, wide]).astype(np.float64)
+        if not spec.get("freeze_emb"):
+            pretrained = pretrained * known
+        own = None if usage == "init" else self._weights.take(f"{key}id_embedding.weight", [rows, width]) * known
+        if usage == "concat":
+            pretrained = np.concatenate([pretrained, own], axis=1)
+        if usage == "concat" or wide != width:
+            pretrained = pretrained @ self._weights.take(f"{key}proj.weight", [width, pretrained.shape[1]]).T.astype(np.float64)
+        return (pretrained + own if usage == "sum" else pretrained).astype(np.float32)
 
     def _vocabulary(self, name, full_name, vocabulary, level, bag):
         by_row = sorted((row, token) for token, row in vocabulary.items() if token not in (PAD, OOV))
