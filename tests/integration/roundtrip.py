@@ -1,12 +1,12 @@
-"""Round trips: a library's own API trains tiny models in an environment of its own; Dinghy imports them, serves them over
-gRPC, and must give what the library gave.
+"""Round trips: a library's own API trains tiny models in an environment of its own; Dinghy imports them, serves them
+over gRPC, and must give what the library gave.
 
     python = environment("deepctr_torch", ["deepctr-torch==0.2.9", ...])   # exit code 77 where that cannot be installed
     train(python, __file__, folder)                  # runs this file as `python FILE train FOLDER`
     check(folder, "din", ["--from", "deepctr-torch", ...])   # imports, serves, compares
 
-A trained model leaves <folder>/<name>.expected.jsonl: ScoreLogs, requests with the library's own outputs. The import reads
-them too (--expected), and refuses what it computes otherwise.
+A trained model leaves <folder>/<name>.expected.jsonl: ScoreLogs, requests with the library's own outputs. The import
+reads them too (--expected), and refuses what it computes otherwise.
 
 DINGHY_SOURCE: the repository, DINGHY: the binary, ROUNDTRIP_FOLDER: where environments are kept, by default
 build/roundtrip. Debian's python3-torch and NumPy are the ones used.
@@ -44,10 +44,14 @@ def environment(name, packages) -> str:
     if os.path.exists(done) and open(done, encoding="utf-8").read() == wanted:
         return python
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    made = subprocess.run([INTERPRETER, "-m", "venv", "--system-site-packages", "--clear", folder], capture_output=True, text=True)
+    made = subprocess.run(
+        [INTERPRETER, "-m", "venv", "--system-site-packages", "--clear", folder], capture_output=True, text=True
+    )
     if made.returncode != 0:
         skip(f"no virtual environment: {last_line(made)} (Debian: python3-venv)")
-    installed = subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *packages], capture_output=True, text=True)
+    installed = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-deps", *packages], capture_output=True, text=True
+    )
     if installed.returncode != 0:
         skip(f"{packages[0]} cannot be installed: {last_line(installed)}")
     with open(done, "w", encoding="utf-8") as file:
@@ -62,7 +66,9 @@ def last_line(done):
 def train(python, script, folder):
     """Runs `script train folder` with the library."""
     place = {"PYTHONPATH": os.path.join(SOURCE, "model", "export"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([python, script, "train", folder], env={**os.environ, **place}, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, script, "train", folder], env={**os.environ, **place}, capture_output=True, text=True
+    )
     if done.returncode != 0:
         print(done.stdout[-2000:], done.stderr[-4000:])
         raise SystemExit(f"{script}: training failed")
@@ -72,8 +78,18 @@ def write_expected(folder, name, logs):
     """`logs`: (request, {output: scores}) pairs; in the training script."""
     with open(os.path.join(folder, f"{name}.expected.jsonl"), "w", encoding="utf-8") as file:
         for request, outputs in logs:
-            file.write(json.dumps({"request": request, "outputs": [
-                {"output": output, "scores": [float(score) for score in scores]} for output, scores in outputs.items()]}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "request": request,
+                        "outputs": [
+                            {"output": output, "scores": [float(score) for score in scores]}
+                            for output, scores in outputs.items()
+                        ],
+                    }
+                )
+                + "\n"
+            )
 
 
 def check(folder, name, arguments):
@@ -95,7 +111,10 @@ def check(folder, name, arguments):
             for output in log["outputs"]:
                 scores = got[output["output"]]
                 if len(scores) != len(output["scores"]):
-                    raise SystemExit(f'{name}: {log["request"].get("requestId")}: expected {len(output["scores"])} scores, got {len(scores)}')
+                    raise SystemExit(
+                        f'{name}: {log["request"].get("requestId")}: expected {len(output["scores"])} scores, got'
+                        f" {len(scores)}"
+                    )
                 worst = max([worst] + [abs(a - b) for a, b in zip(scores, output["scores"])])
                 compared += len(scores)
     print(f"{name}: {compared} scores in {len(logs)} requests over gRPC, largest difference {worst:.1e}, bar {BAR:g}")
@@ -108,8 +127,22 @@ def server(models):
     """The address of a `dinghy serve` that ends with the block."""
     with tempfile.TemporaryDirectory() as work:
         port_file = os.path.join(work, "port")
-        process = subprocess.Popen([DINGHY, "serve", "--model_root", models, "--listen", "127.0.0.1:0", "--metrics_listen", "off",
-                                    "--port_file", port_file], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [
+                DINGHY,
+                "serve",
+                "--model_root",
+                models,
+                "--listen",
+                "127.0.0.1:0",
+                "--metrics_listen",
+                "off",
+                "--port_file",
+                port_file,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             while not os.path.exists(port_file):
                 if process.poll() is not None:
@@ -124,7 +157,9 @@ def server(models):
 
 
 def score(address, request):
-    done = subprocess.run([DINGHY, "score", "--server", address], input=json.dumps(request), capture_output=True, text=True)
+    done = subprocess.run(
+        [DINGHY, "score", "--server", address], input=json.dumps(request), capture_output=True, text=True
+    )
     if done.returncode != 0:
         raise SystemExit(f'dinghy score: {request.get("requestId")}: {done.stderr.strip()}')
     return json.loads(done.stdout)

@@ -13,18 +13,35 @@ import sys
 import roundtrip
 
 REPOSITORY, COMMIT = "https://github.com/reczoo/FuxiCTR", "0245987fdc1d43c36164ea496a02324885a8557a"
-PACKAGES = ["keras_preprocessing==1.1.2", "six==1.16.0", "pandas==2.1.4", "python-dateutil==2.8.2", "pytz==2023.3", "tzdata==2023.3",
-            "scikit-learn==1.3.2", "scipy==1.11.4", "joblib==1.3.2", "threadpoolctl==3.2.0", "h5py==3.10.0", "tqdm==4.66.1",
-            "pyarrow==14.0.2", "polars==1.9.0", "PyYAML==6.0.1"]
+PACKAGES = [
+    "keras_preprocessing==1.1.2",
+    "six==1.16.0",
+    "pandas==2.1.4",
+    "python-dateutil==2.8.2",
+    "pytz==2023.3",
+    "tzdata==2023.3",
+    "scikit-learn==1.3.2",
+    "scipy==1.11.4",
+    "joblib==1.3.2",
+    "threadpoolctl==3.2.0",
+    "h5py==3.10.0",
+    "tqdm==4.66.1",
+    "pyarrow==14.0.2",
+    "polars==1.9.0",
+    "PyYAML==6.0.1",
+]
 MAX_LEN, TAGS, TRAINED, TESTED = 6, 3, 300, 70
 
 MODEL_CONFIG = """
-Base: {model_root: checkpoints, num_workers: 1, verbose: 0, early_stop_patience: 2, save_best_only: True, eval_steps: null,
-       model: DIN, loss: binary_crossentropy, metrics: [logloss, AUC], task: binary_classification, optimizer: adam,
-       learning_rate: 1.0e-3, batch_size: 64, embedding_dim: 4, dnn_hidden_units: [16, 8], attention_hidden_units: [12, 6],
-       epochs: 2, shuffle: True, seed: 2019, monitor: AUC, monitor_mode: max, group_id: null}
+Base: {model_root: checkpoints, num_workers: 1, verbose: 0, early_stop_patience: 2, save_best_only: True,
+       eval_steps: null, model: DIN, loss: binary_crossentropy, metrics: [logloss, AUC], task: binary_classification,
+       optimizer: adam,
+       learning_rate: 1.0e-3, batch_size: 64, embedding_dim: 4, dnn_hidden_units: [16, 8],
+       attention_hidden_units: [12, 6], epochs: 2, shuffle: True, seed: 2019, monitor: AUC,
+       monitor_mode: max, group_id: null}
 plain: {dataset_id: newest, attention_dropout: 0.1, net_dropout: 0.1, batch_norm: True, dnn_activations: Dice,
-        din_target_field: [!!python/tuple [item_id, cate_id]], din_sequence_field: [!!python/tuple [click_history, cate_history]]}
+        din_target_field: [!!python/tuple [item_id, cate_id]],
+        din_sequence_field: [!!python/tuple [click_history, cate_history]]}
 softmax: {dataset_id: oldest, din_use_softmax: True, attention_hidden_activations: [PReLU, ReLU], dnn_activations: relu,
           din_target_field: [item_id, cate_id], din_sequence_field: [click_history, cate_history]}
 """
@@ -41,7 +58,8 @@ DATASET_CONFIG = """
         - {{name: item_id, active: True, dtype: str, type: categorical, source: item}}
         - {{name: cate_id, active: True, dtype: str, type: categorical, source: item, embedding_dim: 4}}
         - {{name: price, active: True, dtype: float, type: numeric, source: item, normalizer: StandardScaler}}
-        - {{name: age, active: True, dtype: float, type: numeric, source: user, normalizer: MinMaxScaler, embedding_dim: 3}}
+        - {{name: age, active: True, dtype: float, type: numeric, source: user, normalizer: MinMaxScaler,
+           embedding_dim: 3}}
         - {{name: click_history, active: True, dtype: str, type: sequence, splitter: ^, max_len: 6, padding: {padding},
            share_embedding: item_id, feature_encoder: null}}
         - {{name: tags, active: True, dtype: str, type: sequence, splitter: ^, max_len: 3, padding: {padding}}}
@@ -75,16 +93,29 @@ def source():
 def run(*command):
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
     if done.returncode != 0:
-        roundtrip.skip("FuxiCTR's DIN is not in its package, and its repository cannot be read: "
-                       f"{roundtrip.last_line(done)}; FUXICTR_SOURCE may name a clone")
+        roundtrip.skip(
+            "FuxiCTR's DIN is not in its package, and its repository cannot be read: "
+            f"{roundtrip.last_line(done)}; FUXICTR_SOURCE may name a clone"
+        )
 
 
 def trained(folder):
     for name, (dataset, _, as_events) in EXPERIMENTS.items():
         groups = ["click_history=click"] + (["cate_history=click", "tags=tag"] if as_events else [])
-        yield name, ["--from", "fuxictr", "--checkpoint", f"{folder}/checkpoints/{dataset}/{name}.model", "--config",
-                     f"{folder}/config", "--experiment", name, "--data_dir", f"{folder}/data/{dataset}",
-                     *[part for group in groups for part in ("--actions", group)], *([] if as_events else ["--user", "tags"])]
+        yield name, [
+            "--from",
+            "fuxictr",
+            "--checkpoint",
+            f"{folder}/checkpoints/{dataset}/{name}.model",
+            "--config",
+            f"{folder}/config",
+            "--experiment",
+            name,
+            "--data_dir",
+            f"{folder}/data/{dataset}",
+            *[part for group in groups for part in ("--actions", group)],
+            *([] if as_events else ["--user", "tags"]),
+        ]
 
 
 # --- In the library's environment -----------------------------------------------------------------------------------
@@ -104,8 +135,14 @@ def train(folder):
         write_csv(f"{dataset}.test.csv", rows[TRAINED:])
         scores = run_experiment(name)
         assert len(scores) == TESTED
-        roundtrip.write_expected(folder, name, [(request_of(index, row, as_events), {"clk": [score]})
-                                                for index, (row, score) in enumerate(zip(rows[TRAINED:], scores))])
+        roundtrip.write_expected(
+            folder,
+            name,
+            [
+                (request_of(index, row, as_events), {"clk": [score]})
+                for index, (row, score) in enumerate(zip(rows[TRAINED:], scores))
+            ],
+        )
 
 
 def draw(as_events):
@@ -125,13 +162,19 @@ def draw(as_events):
         if index % 11 == 5:  # nothing but padding
             clicks, kinds = [""] * length, [""] * length
         tags = [f"t{number}" for number in random.randint(0, 8, random.randint(0, TAGS + (3 if as_events else 1)))]
-        rows.append({
-            "clk": int(random.rand() < 0.4),
-            "userid": "" if unseen and index % 2 else f"u{random.randint(0, 30 if unseen else 25)}",
-            "item_id": f"i{random.randint(0, items)}", "cate_id": f"c{random.randint(0, cates)}",
-            "price": None if index % 13 == 7 else round(float(random.randn() * 20 + 50), 3),
-            "age": float(random.randint(18, 70)), "click_history": clicks, "tags": tags, "cate_history": kinds,
-        })
+        rows.append(
+            {
+                "clk": int(random.rand() < 0.4),
+                "userid": "" if unseen and index % 2 else f"u{random.randint(0, 30 if unseen else 25)}",
+                "item_id": f"i{random.randint(0, items)}",
+                "cate_id": f"c{random.randint(0, cates)}",
+                "price": None if index % 13 == 7 else round(float(random.randn() * 20 + 50), 3),
+                "age": float(random.randint(18, 70)),
+                "click_history": clicks,
+                "tags": tags,
+                "cate_history": kinds,
+            }
+        )
     return rows
 
 
@@ -192,10 +235,13 @@ def request_of(index, row, as_events):
         sequences["click_history"].append(kinds)
     user = [floats("age", row["age"])] + ([strings("userid", [row["userid"]])] if row["userid"] else [])
     return {
-        "requestId": f"row {index}, {len(row['click_history'])} behaviors", "requestTimeMs": 1717200000000,
+        "requestId": f"row {index}, {len(row['click_history'])} behaviors",
+        "requestTimeMs": 1717200000000,
         "user": user + ([] if as_events else [strings("tags", row["tags"], [len(row["tags"])])]),
-        "candidates": [strings("item_id", [row["item_id"]]), strings("cate_id", [row["cate_id"]])]
-        + ([] if row["price"] is None else [floats("price", row["price"])]),
+        "candidates": (
+            [strings("item_id", [row["item_id"]]), strings("cate_id", [row["cate_id"]])]
+            + ([] if row["price"] is None else [floats("price", row["price"])])
+        ),
         "sequences": [{"sequence": name, "columns": columns} for name, columns in sequences.items()],
     }
 

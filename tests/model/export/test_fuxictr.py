@@ -1,5 +1,5 @@
-"""FuxiCTR's DIN: what the importer builds gives what a PyTorch module with the same state dict gives, in every flavour that
-the configuration can express; and what it cannot take it refuses."""
+"""FuxiCTR's DIN: what the importer builds gives what a PyTorch module with the same state dict gives, in every flavour
+that the configuration can express; and what it cannot take it refuses."""
 
 import argparse
 import itertools
@@ -40,8 +40,16 @@ class Gate(nn.Module):
 
 
 def activation(name, width):
-    return {"dice": lambda: Gate(width), "prelu": lambda: nn.PReLU(width), "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh,
-            "leakyrelu": nn.LeakyReLU, "silu": nn.SiLU, "gelu": nn.GELU}[name.lower()]()
+    return {
+        "dice": lambda: Gate(width),
+        "prelu": lambda: nn.PReLU(width),
+        "relu": nn.ReLU,
+        "sigmoid": nn.Sigmoid,
+        "tanh": nn.Tanh,
+        "leakyrelu": nn.LeakyReLU,
+        "silu": nn.SiLU,
+        "gelu": nn.GELU,
+    }[name.lower()]()
 
 
 def stack(inputs, units, names, drop, norm, once=False, last=None):
@@ -121,11 +129,25 @@ class Net(nn.Module):
         self.embedding_layer = Tables(specs, dim)
         out = {None: None, "Sigmoid": nn.Sigmoid()}[params.get("attention_output_activation")]
         self.attention_layers = nn.ModuleList(
-            Unit(4 * dim * len(target), params["attention_hidden_units"], params.get("attention_hidden_activations", "Dice"),
-                 params.get("attention_dropout", 0), False, last=out) for target, _ in groups)
+            Unit(
+                4 * dim * len(target),
+                params["attention_hidden_units"],
+                params.get("attention_hidden_activations", "Dice"),
+                params.get("attention_dropout", 0),
+                False,
+                last=out,
+            )
+            for target, _ in groups
+        )
         width = sum(spec.get("embedding_dim", dim) for spec in specs.values() if spec["type"] != "meta")
-        self.dnn = Block(width, params["dnn_hidden_units"], params.get("dnn_activations", "ReLU"),
-                         params.get("net_dropout", 0), norm, params.get("bn_only_once", False))
+        self.dnn = Block(
+            width,
+            params["dnn_hidden_units"],
+            params.get("dnn_activations", "ReLU"),
+            params.get("net_dropout", 0),
+            norm,
+            params.get("bn_only_once", False),
+        )
         self.eval()
         random = torch.Generator().manual_seed(seed)
         for name, tensor in itertools.chain(self.named_parameters(), self.named_buffers()):
@@ -188,8 +210,12 @@ def specs_of(**more):
 
 
 PARAMS = {
-    "model": "DIN", "embedding_dim": DIM, "din_target_field": [("item_id", "cate_id")],
-    "din_sequence_field": [("click_history", "cate_history")], "attention_hidden_units": [8, 5], "dnn_hidden_units": [11, 3],
+    "model": "DIN",
+    "embedding_dim": DIM,
+    "din_target_field": [("item_id", "cate_id")],
+    "din_sequence_field": [("click_history", "cate_history")],
+    "attention_hidden_units": [8, 5],
+    "dnn_hidden_units": [11, 3],
 }
 PAIR = [(["item_id", "cate_id"], ["click_history", "cate_history"])]
 SINGLES = [(["item_id"], ["click_history"]), (["cate_id"], ["cate_history"])]
@@ -207,7 +233,7 @@ def draw(specs, rows, padding, seed=3):
             ids = np.zeros((rows, spec["max_len"]), dtype=np.int64)
             for row, length in enumerate(lengths):
                 drawn = random.randint(1, spec["vocab_size"], length)
-                ids[row, len(ids[row]) - length if padding == "pre" else 0:][:length] = drawn
+                ids[row, len(ids[row]) - length if padding == "pre" else 0 :][:length] = drawn
             inputs[name] = ids
         elif spec["type"] != "meta":
             width = spec.get("pretrain_dim", 1)
@@ -216,8 +242,8 @@ def draw(specs, rows, padding, seed=3):
 
 
 def request_of(built, inputs, row, names, text=None):
-    """The request whose encoding is a row of inputs. `names`: a sequence feature's name -> the manifest's; `text`: turns a
-    row of a feature's table into its token."""
+    """The request whose encoding is a row of inputs. `names`: a sequence feature's name -> the manifest's; `text`:
+    turns a row of a feature's table into its token."""
     text = text or (lambda name, ids: features.ints("", ids))
     request = {"user": [], "candidates": [], "sequences": []}
     columns = {}
@@ -243,22 +269,39 @@ def request_of(built, inputs, row, names, text=None):
 
 
 class FlavoursTest(unittest.TestCase):
-    def check(self, specs=None, groups=PAIR, padding="post", serving=None, scaling=(0.0, 1.0), vocabularies=None, text=None,
-              names=None, zero_pad=True, **params):
+    def check(
+        self,
+        specs=None,
+        groups=PAIR,
+        padding="post",
+        serving=None,
+        scaling=(0.0, 1.0),
+        vocabularies=None,
+        text=None,
+        names=None,
+        zero_pad=True,
+        **params,
+    ):
         specs = specs or specs_of()
         params = {**PARAMS, **params}
         net = Net(specs, params, groups, zero_pad=zero_pad)
         inputs = draw(specs, 2 * (MAX_LEN + 1), padding)
         serving = serving or Serving("m", {sequence[0]: ["click"] for _, sequence in groups}, LEVELS)
         dataset = Dataset(specs, ["clk"], vocabularies or {}, {name: padding for name in specs}, {"price": scaling})
-        built = build_din(Weights({name: tensor.numpy() for name, tensor in net.state_dict().items()}), params, dataset, serving)
+        built = build_din(
+            Weights({name: tensor.numpy() for name, tensor in net.state_dict().items()}), params, dataset, serving
+        )
         scaled = dict(inputs)
         if "price" in inputs:
             scaled["price"] = ((inputs["price"].astype(np.float64) - scaling[0]) / scaling[1]).astype(np.float32)
         with torch.no_grad():
-            expected = net({name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in scaled.items()}).numpy()
+            expected = net(
+                {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in scaled.items()}
+            ).numpy()
         self.assertGreater(np.ptp(expected), 1e-3)  # else it would say nothing
-        names = names or {field: f"{sequence[0]}.{name}" for target, sequence in groups for name, field in zip(target, sequence)}
+        names = names or {
+            field: f"{sequence[0]}.{name}" for target, sequence in groups for name, field in zip(target, sequence)
+        }
         encoder = built.encoder()
         for row in range(len(expected)):
             request = request_of(built, inputs, row, names, text)
@@ -267,22 +310,43 @@ class FlavoursTest(unittest.TestCase):
         return built
 
     def test_options(self):
-        for softmax, norm, drop, net_drop, padding in itertools.product((False, True), (False, True), (0, 0.2), (0, 0.3),
-                                                                         ("pre", "post")):
+        for softmax, norm, drop, net_drop, padding in itertools.product(
+            (False, True), (False, True), (0, 0.2), (0, 0.3), ("pre", "post")
+        ):
             with self.subTest(softmax=softmax, norm=norm, drop=drop, net_drop=net_drop, padding=padding):
-                built = self.check(din_use_softmax=softmax, batch_norm=norm, attention_dropout=drop, net_dropout=net_drop,
-                                   padding=padding)
-                sequence, = built.manifest["sequences"]
-                self.assertEqual((sequence["keep"], sequence["pad"]),
-                                 ("NEWEST", "LEFT") if padding == "pre" else ("OLDEST", "RIGHT"))
+                built = self.check(
+                    din_use_softmax=softmax,
+                    batch_norm=norm,
+                    attention_dropout=drop,
+                    net_dropout=net_drop,
+                    padding=padding,
+                )
+                (sequence,) = built.manifest["sequences"]
+                self.assertEqual(
+                    (sequence["keep"], sequence["pad"]), ("NEWEST", "LEFT") if padding == "pre" else ("OLDEST", "RIGHT")
+                )
                 self.assertEqual(sequence["skipPadOf"], "click_history.item_id")
 
     def test_activations(self):
-        for name in ("Dice", "dice", "PReLU", "ReLU", "sigmoid", "Tanh", "LeakyReLU", "SiLU", "GELU", None, ["Dice", None],
-                     ["relu", "PReLU"]):
+        for name in (
+            "Dice",
+            "dice",
+            "PReLU",
+            "ReLU",
+            "sigmoid",
+            "Tanh",
+            "LeakyReLU",
+            "SiLU",
+            "GELU",
+            None,
+            ["Dice", None],
+            ["relu", "PReLU"],
+        ):
             for norm in (False, True):
                 with self.subTest(name=name, norm=norm):
-                    self.check(attention_hidden_activations=name, dnn_activations=name, batch_norm=norm, net_dropout=[0.1, 0])
+                    self.check(
+                        attention_hidden_activations=name, dnn_activations=name, batch_norm=norm, net_dropout=[0.1, 0]
+                    )
 
     def test_attention_output_activation(self):
         self.check(attention_output_activation="Sigmoid")
@@ -293,32 +357,50 @@ class FlavoursTest(unittest.TestCase):
         # DIN itself does not pass the option on: then the checkpoint has the usual numbers.
         specs, params = specs_of(), {**PARAMS, "batch_norm": True}
         net = Net(specs, params, PAIR)
-        build_din(Weights({name: tensor.numpy() for name, tensor in net.state_dict().items()}), {**params, "bn_only_once": True},
-                  Dataset(specs, ["clk"], {}, dict.fromkeys(specs, "pre"), {"price": (0, 1)}),
-                  Serving("m", {"click_history": ["click"]}, LEVELS))
+        build_din(
+            Weights({name: tensor.numpy() for name, tensor in net.state_dict().items()}),
+            {**params, "bn_only_once": True},
+            Dataset(specs, ["clk"], {}, dict.fromkeys(specs, "pre"), {"price": (0, 1)}),
+            Serving("m", {"click_history": ["click"]}, LEVELS),
+        )
 
     def test_no_hidden_layers(self):
         self.check(dnn_hidden_units=[], attention_hidden_units=[])
 
     def test_several_groups(self):
         for softmax in (False, True):
-            built = self.check(groups=SINGLES, din_target_field=["item_id", "cate_id"],
-                               din_sequence_field=["click_history", "cate_history"], din_use_softmax=softmax)
-            self.assertEqual([layer["name"] for layer in built.manifest["layers"] if "targetAttention" in layer],
-                             ["interest.0", "interest.1"])
+            built = self.check(
+                groups=SINGLES,
+                din_target_field=["item_id", "cate_id"],
+                din_sequence_field=["click_history", "cate_history"],
+                din_use_softmax=softmax,
+            )
+            self.assertEqual(
+                [layer["name"] for layer in built.manifest["layers"] if "targetAttention" in layer],
+                ["interest.0", "interest.1"],
+            )
 
     def test_one_field(self):
         specs = specs_of()
         del specs["cate_history"]
-        self.check(specs, groups=SINGLES[:1], din_target_field="item_id", din_sequence_field="click_history",
-                   serving=Serving("m", {"click_history": ["click"]}, {**LEVELS, "cate_id": "CANDIDATE"}))
+        self.check(
+            specs,
+            groups=SINGLES[:1],
+            din_target_field="item_id",
+            din_sequence_field="click_history",
+            serving=Serving("m", {"click_history": ["click"]}, {**LEVELS, "cate_id": "CANDIDATE"}),
+        )
 
     def test_slots_keep_their_place(self):
         """Sequence fields stand apart in the feature map, and in another order than in the group."""
         specs = {"cate_history": id_spec("sequence", CATEGORIES), **specs_of()}
         built = self.check(dict(specs))
         self.assertEqual(built.manifest["layers"][-1]["inputs"][0], "interest")
-        specs = {"cate_history": id_spec("sequence", CATEGORIES), "click_history": id_spec("sequence", ITEMS), **specs_of()}
+        specs = {
+            "cate_history": id_spec("sequence", CATEGORIES),
+            "click_history": id_spec("sequence", ITEMS),
+            **specs_of(),
+        }
         specs["click_history"].pop("share_embedding", None)
         self.check(specs, batch_norm=True, bn_only_once=True)
 
@@ -340,8 +422,11 @@ class FlavoursTest(unittest.TestCase):
                 specs = specs_of(tags=id_spec("sequence", CATEGORIES, feature_encoder=f"layers.{pooling}()"))
                 actions = {"click_history": ["click"], **({"tags": ["tag"]} if level == "sequence" else {})}
                 levels = {**LEVELS, **({"tags": "USER"} if level == "bag" else {})}
-                names = {"click_history": "click_history.item_id", "cate_history": "click_history.cate_id",
-                         "tags": "tags.tags" if level == "sequence" else "tags"}
+                names = {
+                    "click_history": "click_history.item_id",
+                    "cate_history": "click_history.cate_id",
+                    "tags": "tags.tags" if level == "sequence" else "tags",
+                }
                 built = self.check(specs, serving=Serving("m", actions, levels), names=names)
                 self.assertEqual(any("bag of ids" in note for note in built.notes), level == "bag")
 
@@ -350,7 +435,9 @@ class FlavoursTest(unittest.TestCase):
         for usage, frozen, width in itertools.product(("init", "sum", "concat"), (False, True), (DIM, 3)):
             with self.subTest(usage=usage, frozen=frozen, width=width):
                 specs = specs_of()
-                specs["item_id"].update(pretrained_emb="p.npz", freeze_emb=frozen, pretrain_usage=usage, pretrain_dim=width, oov_idx=20)
+                specs["item_id"].update(
+                    pretrained_emb="p.npz", freeze_emb=frozen, pretrain_usage=usage, pretrain_dim=width, oov_idx=20
+                )
                 tokens = {"__PAD__": 0, **{str(100 + row): row for row in range(1, ITEMS) if row != 20}, "__OOV__": 20}
 
                 def text(name, ids):
@@ -358,7 +445,9 @@ class FlavoursTest(unittest.TestCase):
                         return features.ints("", [100 + row if row != 20 else 10**6 for row in ids])
                     return features.ints("", ids)
 
-                self.check(specs, vocabularies={"item_id": tokens, "click_history": tokens}, text=text, din_use_softmax=True)
+                self.check(
+                    specs, vocabularies={"item_id": tokens, "click_history": tokens}, text=text, din_use_softmax=True
+                )
 
     def test_pad_row_that_is_not_zero(self):
         """With softmax an empty history is the mean of pad rows, whatever stands there."""
@@ -375,7 +464,9 @@ class FlavoursTest(unittest.TestCase):
 
     def test_vocabularies(self):
         """Raw ids find FuxiCTR's rows: texts, numbers, tables that rows are left out of, and tokens never seen."""
-        texts = {name: vocabulary(f"{name[:1]}{{}}", rows) for name, rows in (("userid", USERS), ("cate_id", CATEGORIES))}
+        texts = {
+            name: vocabulary(f"{name[:1]}{{}}", rows) for name, rows in (("userid", USERS), ("cate_id", CATEGORIES))
+        }
         texts["item_id"] = vocabulary("{}", ITEMS, first=100)
         texts["click_history"], texts["cate_history"] = texts["item_id"], texts["cate_id"]
 
@@ -408,8 +499,12 @@ class FlavoursTest(unittest.TestCase):
 
         net = Net(specs, PARAMS, PAIR)
         weights = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
-        built = build_din(Weights(weights), PARAMS, Dataset(specs, ["clk"], inputs_to_text, dict.fromkeys(specs, "pre"), {"price": (0, 1)}),
-                          Serving("m", {"click_history": ["click"]}, LEVELS))
+        built = build_din(
+            Weights(weights),
+            PARAMS,
+            Dataset(specs, ["clk"], inputs_to_text, dict.fromkeys(specs, "pre"), {"price": (0, 1)}),
+            Serving("m", {"click_history": ["click"]}, LEVELS),
+        )
         self.assertEqual(len(built.tensors["item_id.weight"]), len(holes))
         inputs = draw(specs, 14, "pre")
         for name in inputs_to_text:  # what training never saw is the last row
@@ -417,8 +512,13 @@ class FlavoursTest(unittest.TestCase):
         with torch.no_grad():
             expected = net({name: torch.from_numpy(values) for name, values in inputs.items()}).numpy()
         for row, score in enumerate(expected):
-            request = request_of(built, inputs, row, {"click_history": "click_history.item_id",
-                                                      "cate_history": "click_history.cate_id"}, text)
+            request = request_of(
+                built,
+                inputs,
+                row,
+                {"click_history": "click_history.item_id", "cate_history": "click_history.cate_id"},
+                text,
+            )
             got = evaluate(built.manifest, built.tensors, built.encoder().encode(request)).scores["clk"]
             self.assertAlmostEqual(got[0], score, delta=2e-6)
 
@@ -439,9 +539,15 @@ class RefusalsTest(unittest.TestCase):
         tensors = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
         if change:
             change(tensors)
-        dataset = dataset or Dataset(specs, ["clk"], {}, {"click_history": "pre", "cate_history": "pre"}, {"price": (0.0, 1.0)})
-        return build_din(Weights(tensors), {**PARAMS, **params}, dataset,
-                         serving or Serving("m", {"click_history": ["click"]}, LEVELS))
+        dataset = dataset or Dataset(
+            specs, ["clk"], {}, {"click_history": "pre", "cate_history": "pre"}, {"price": (0.0, 1.0)}
+        )
+        return build_din(
+            Weights(tensors),
+            {**PARAMS, **params},
+            dataset,
+            serving or Serving("m", {"click_history": ["click"]}, LEVELS),
+        )
 
     def refused(self, message, **arguments):
         with self.assertRaises(ImportRefused) as caught:
@@ -458,19 +564,36 @@ class RefusalsTest(unittest.TestCase):
         self.refused("dnn_hidden_units: expected a list of widths, got 64", dnn_hidden_units=64)
         self.refused("got 'Softplus'", dnn_activations="Softplus")
         self.refused("dnn activations: expected 2 as hidden units, got 1", dnn_activations=["ReLU"])
-        self.refused("din_sequence_field: expected 1 as din_target_field, got 2", din_sequence_field=["click_history", "cate_history"])
-        self.refused('din_target_field: "price": expected a categorical feature', din_target_field=[("price", "cate_id")])
-        self.refused('din_sequence_field: "nothing": expected a sequence feature of feature_map.json, got no such feature',
-                     din_sequence_field=[("click_history", "nothing")])
-        self.refused('expected each sequence once, got "click_history" twice', din_target_field=["item_id", "item_id"],
-                     din_sequence_field=["click_history", "click_history"])
-        self.refused("expected 2 attention layers in the checkpoint, got 1", din_target_field=["item_id", "cate_id"],
-                     din_sequence_field=["click_history", "cate_history"], serving=Serving(
-                         "m", {"click_history": ["click"], "cate_history": ["click"]}, LEVELS))
+        self.refused(
+            "din_sequence_field: expected 1 as din_target_field, got 2",
+            din_sequence_field=["click_history", "cate_history"],
+        )
+        self.refused(
+            'din_target_field: "price": expected a categorical feature', din_target_field=[("price", "cate_id")]
+        )
+        self.refused(
+            'din_sequence_field: "nothing": expected a sequence feature of feature_map.json, got no such feature',
+            din_sequence_field=[("click_history", "nothing")],
+        )
+        self.refused("expected each field once in a group, got one twice", din_target_field=[("item_id", "item_id")])
+        self.refused(
+            'expected each sequence once, got "click_history" twice',
+            din_target_field=["item_id", "item_id"],
+            din_sequence_field=["click_history", "click_history"],
+        )
+        self.refused(
+            "expected 2 attention layers in the checkpoint, got 1",
+            din_target_field=["item_id", "cate_id"],
+            din_sequence_field=["click_history", "cate_history"],
+            serving=Serving("m", {"click_history": ["click"], "cate_history": ["click"]}, LEVELS),
+        )
 
     def test_features(self):
         for change, message in (
-            ({"pretrained_emb": "p.npz", "pretrain_usage": "max", "oov_idx": 3}, "expected pretrain_usage init, sum or concat"),
+            (
+                {"pretrained_emb": "p.npz", "pretrain_usage": "max", "oov_idx": 3},
+                "expected pretrain_usage init, sum or concat",
+            ),
             ({"pretrained_emb": "p.npz"}, "got 'init' and None"),
             ({"category_processor": "hash_bucket"}, "category_processor hash_bucket is not supported"),
             ({"feature_encoder": "nn.Linear(4, 4)"}, "feature_encoder nn.Linear(4, 4) is not supported"),
@@ -490,67 +613,119 @@ class RefusalsTest(unittest.TestCase):
         self.refused("expected embeddings of 8 together, embedding_dim times 2 targets, got 7", specs=specs)
 
     def test_what_the_user_must_say(self):
-        self.refused("features ['userid', 'price']: expected --user or --candidate to name each, got neither",
-                     serving=Serving("m", {"click_history": ["click"]}))
+        self.refused(
+            "features ['userid', 'price']: expected --user or --candidate to name each, got neither",
+            serving=Serving("m", {"click_history": ["click"]}),
+        )
         self.refused("expected --actions click_history=ACTION,...", serving=Serving("m", {}, LEVELS))
-        self.refused('--actions: expected features of feature_map.json, got "clicks"',
-                     serving=Serving("m", {"click_history": ["click"], "clicks": ["click"]}, LEVELS))
-        self.refused('--actions: expected the first field of a group, got "cate_history"',
-                     serving=Serving("m", {"click_history": ["click"], "cate_history": ["click"]}, LEVELS))
-        self.refused('feature "item_id": expected a candidate\'s', serving=Serving(
-            "m", {"click_history": ["click"]}, {**LEVELS, "item_id": "USER"}))
-        self.refused('--item: expected a categorical feature', serving=Serving("m", {"click_history": ["click"]}, LEVELS, "price"))
-        self.refused('sequence "click_history": expected its padding, pre or post',
-                     dataset=Dataset(specs_of(), ["clk"], {}, {}, {"price": (0.0, 1.0)}))
-        self.refused("expected padding on one side, got ['post', 'pre']", dataset=Dataset(
-            specs_of(), ["clk"], {}, {"click_history": "pre", "cate_history": "post"}, {"price": (0.0, 1.0)}))
-        self.refused('feature "price": expected its normalizer', dataset=Dataset(
-            specs_of(), ["clk"], {}, {"click_history": "pre", "cate_history": "pre"}))
+        self.refused(
+            '--actions: expected features of feature_map.json, got "clicks"',
+            serving=Serving("m", {"click_history": ["click"], "clicks": ["click"]}, LEVELS),
+        )
+        self.refused(
+            '--actions: expected the first field of a group, got "cate_history"',
+            serving=Serving("m", {"click_history": ["click"], "cate_history": ["click"]}, LEVELS),
+        )
+        self.refused(
+            'feature "item_id": expected a candidate\'s',
+            serving=Serving("m", {"click_history": ["click"]}, {**LEVELS, "item_id": "USER"}),
+        )
+        self.refused(
+            "--item: expected a categorical feature",
+            serving=Serving("m", {"click_history": ["click"]}, LEVELS, "price"),
+        )
+        self.refused(
+            'sequence "click_history": expected its padding, pre or post',
+            dataset=Dataset(specs_of(), ["clk"], {}, {}, {"price": (0.0, 1.0)}),
+        )
+        self.refused(
+            "expected padding on one side, got ['post', 'pre']",
+            dataset=Dataset(
+                specs_of(), ["clk"], {}, {"click_history": "pre", "cate_history": "post"}, {"price": (0.0, 1.0)}
+            ),
+        )
+        self.refused(
+            'feature "price": expected its normalizer',
+            dataset=Dataset(specs_of(), ["clk"], {}, {"click_history": "pre", "cate_history": "pre"}),
+        )
 
     def test_weights(self):
         mean = "attention_layers.0.attention_layer.mlp.1.bn.running_mean"
-        self.refused(f'tensor "{mean}": expected the running statistics of training, got none; without them '
-                     "(track_running_stats=False)", change=lambda t: t.pop(mean))
-        self.refused('tensor "dnn.mlp.1.running_var": expected the running statistics', batch_norm=True,
-                     change=lambda t: t.pop("dnn.mlp.1.running_var"))
+        self.refused(
+            f'tensor "{mean}": expected the running statistics of training, got none; without them '
+            "(track_running_stats=False)",
+            change=lambda t: t.pop(mean),
+        )
+        self.refused(
+            'tensor "dnn.mlp.1.running_var": expected the running statistics',
+            batch_norm=True,
+            change=lambda t: t.pop("dnn.mlp.1.running_var"),
+        )
         self.refused("expected only tensors of the model", change=lambda t: t.update(more=np.zeros(3, np.float32)))
-        self.refused("expected shape [11, 24], got [11, 23]",
-                     change=lambda t: t.update({"dnn.mlp.0.weight": t["dnn.mlp.0.weight"][:, :-1]}))
+        self.refused(
+            "expected shape [11, 24], got [11, 23]",
+            change=lambda t: t.update({"dnn.mlp.0.weight": t["dnn.mlp.0.weight"][:, :-1]}),
+        )
         # With dropout the second Linear would have number 3.
         self.refused('tensor "dnn.mlp.3.weight": expected in the checkpoint', net_dropout=0.1)
         shared = "embedding_layer.embedding_layers.click_history.weight"
-        self.refused('feature "click_history": expected the table of "item_id", which it shares, got other numbers',
-                     change=lambda t: t.update({shared: t[shared] + 1}))
+        self.refused(
+            'feature "click_history": expected the table of "item_id", which it shares, got other numbers',
+            change=lambda t: t.update({shared: t[shared] + 1}),
+        )
         self.refused("got one of FuxiCTR 1", change=lambda t: t.update({"dnn.dnn.0.weight": np.zeros(3, np.float32)}))
 
     def test_pooled_rows(self):
         def tables(change):
             def apply(tensors):
-                tensors["embedding_layer.embedding_layers.tags.weight"] = table = np.full((CATEGORIES, DIM), 0.5, np.float32)
+                tensors["embedding_layer.embedding_layers.tags.weight"] = table = np.full(
+                    (CATEGORIES, DIM), 0.5, np.float32
+                )
                 table[0] = 0
                 change(table)
+
             return apply
 
         specs = specs_of(tags=id_spec("sequence", CATEGORIES, feature_encoder="layers.MaskedAveragePooling()"))
         serving = Serving("m", {"click_history": ["click"]}, {**LEVELS, "tags": "USER"})
-        self.refused("expected zeros in the row of padding", specs=specs, serving=serving,
-                     change=tables(lambda table: table.__setitem__(0, 1.0)))
-        self.refused("expected embeddings that do not sum to 0, as FuxiCTR takes these for padding, got row 3", specs=specs,
-                     serving=serving, change=tables(lambda table: table.__setitem__(3, [1, -1, 2, -2])))
+        self.refused(
+            "expected zeros in the row of padding",
+            specs=specs,
+            serving=serving,
+            change=tables(lambda table: table.__setitem__(0, 1.0)),
+        )
+        self.refused(
+            "expected embeddings that do not sum to 0, as FuxiCTR takes these for padding, got row 3",
+            specs=specs,
+            serving=serving,
+            change=tables(lambda table: table.__setitem__(3, [1, -1, 2, -2])),
+        )
         specs["tags"]["feature_encoder"] = "layers.KMaxPooling(3, 1)"
         self.refused("got layers.KMaxPooling(3, 1)", specs=specs, serving=serving, change=tables(lambda table: None))
 
     def test_vocabularies(self):
         def with_vocabulary(vocabulary):
-            return Dataset(specs_of(), ["clk"], {"userid": vocabulary}, {"click_history": "pre", "cate_history": "pre"},
-                           {"price": (0.0, 1.0)})
+            return Dataset(
+                specs_of(),
+                ["clk"],
+                {"userid": vocabulary},
+                {"click_history": "pre", "cate_history": "pre"},
+                {"price": (0.0, 1.0)},
+            )
 
         self.refused('"userid": expected __OOV__, got none', dataset=with_vocabulary({"__PAD__": 0, "a": 1}))
-        self.refused(f"expected rows of their own below {USERS} with __PAD__ in row 0",
-                     dataset=with_vocabulary({"__PAD__": 0, "a": 3, "b": 3, "__OOV__": USERS - 1}))
-        self.refused(f"expected rows of their own below {USERS}", dataset=with_vocabulary({"__PAD__": 0, "a": 1, "__OOV__": USERS}))
-        self.refused("expected tokens without line ends", dataset=with_vocabulary(
-            {"__PAD__": 0, "a\nb": 1, "__OOV__": USERS - 1}))
+        self.refused(
+            f"expected rows of their own below {USERS} with __PAD__ in row 0",
+            dataset=with_vocabulary({"__PAD__": 0, "a": 3, "b": 3, "__OOV__": USERS - 1}),
+        )
+        self.refused(
+            f"expected rows of their own below {USERS}",
+            dataset=with_vocabulary({"__PAD__": 0, "a": 1, "__OOV__": USERS}),
+        )
+        self.refused(
+            "expected tokens without line ends",
+            dataset=with_vocabulary({"__PAD__": 0, "a\nb": 1, "__OOV__": USERS - 1}),
+        )
 
 
 # --- Files ----------------------------------------------------------------------------------------------------------
@@ -619,8 +794,14 @@ class FilesTest(unittest.TestCase):
         self.write("config/model_config.yaml", MODEL_CONFIG)
         self.write("config/dataset_config.yaml", DATASET_CONFIG)
         specs = specs_of()
-        self.write("data/feature_map.json", json.dumps({"labels": ["clk"], "features": [{k: v} for k, v in specs.items()]}))
-        texts = {"userid": vocabulary("u{}", USERS), "item_id": vocabulary("{}", ITEMS), "cate_id": vocabulary("c{}", CATEGORIES)}
+        self.write(
+            "data/feature_map.json", json.dumps({"labels": ["clk"], "features": [{k: v} for k, v in specs.items()]})
+        )
+        texts = {
+            "userid": vocabulary("u{}", USERS),
+            "item_id": vocabulary("{}", ITEMS),
+            "cate_id": vocabulary("c{}", CATEGORIES),
+        }
         texts["click_history"], texts["cate_history"] = texts["item_id"], texts["cate_id"]
         self.write("data/feature_vocab.json", json.dumps(texts))
         net = Net(specs, PARAMS, PAIR)
@@ -630,21 +811,52 @@ class FilesTest(unittest.TestCase):
         for option in ("--checkpoint", "--name", "--data", "--created"):
             parser.add_argument(option, default="")
         fuxictr.add_arguments(parser)
-        args = parser.parse_args([
-            "--checkpoint", checkpoint, "--name", "books", "--config", os.path.join(self.folder, "config"), "--experiment",
-            "DIN_books", "--data_dir", os.path.join(self.folder, "data"), "--actions", "click_history=click,buy", "--user", "userid",
-            "--candidate", "price"])
+        args = parser.parse_args(
+            [
+                "--checkpoint",
+                checkpoint,
+                "--name",
+                "books",
+                "--config",
+                os.path.join(self.folder, "config"),
+                "--experiment",
+                "DIN_books",
+                "--data_dir",
+                os.path.join(self.folder, "data"),
+                "--actions",
+                "click_history=click,buy",
+                "--user",
+                "userid",
+                "--candidate",
+                "price",
+            ]
+        )
         built = fuxictr.import_model(args)
-        inputs = {"userid": [3], "item_id": [5], "cate_id": [CATEGORIES - 1], "price": [1.5], "click_history": [[0, 0, 0, 0, 7, 8]],
-                  "cate_history": [[0, 0, 0, 0, 2, 3]]}
-        tensors = {name: torch.tensor(value, dtype=torch.float32 if name == "price" else torch.int64) for name, value in inputs.items()}
+        inputs = {
+            "userid": [3],
+            "item_id": [5],
+            "cate_id": [CATEGORIES - 1],
+            "price": [1.5],
+            "click_history": [[0, 0, 0, 0, 7, 8]],
+            "cate_history": [[0, 0, 0, 0, 2, 3]],
+        }
+        tensors = {
+            name: torch.tensor(value, dtype=torch.float32 if name == "price" else torch.int64)
+            for name, value in inputs.items()
+        }
         with torch.no_grad():
             expected = float(net(tensors)[0])
         # price and cate_id are missing or unseen: filled in as FuxiCTR does.
-        request = {"user": [features.strings("userid", ["u3"])],
-                   "candidates": [features.ints("item_id", [5]), features.strings("cate_id", ["never seen"])],
-                   "sequences": [{"sequence": "click_history", "columns": [features.ints("item_id", [7, 8]),
-                                                                           features.strings("cate_id", ["c2", "c3"])]}]}
+        request = {
+            "user": [features.strings("userid", ["u3"])],
+            "candidates": [features.ints("item_id", [5]), features.strings("cate_id", ["never seen"])],
+            "sequences": [
+                {
+                    "sequence": "click_history",
+                    "columns": [features.ints("item_id", [7, 8]), features.strings("cate_id", ["c2", "c3"])],
+                }
+            ],
+        }
         got = evaluate(built.manifest, built.tensors, built.encoder().encode(request)).scores["clk"]
         self.assertAlmostEqual(got[0], expected, delta=2e-6)
         self.assertEqual(built.manifest["sequences"][0]["actions"], ["click", "buy"])
@@ -652,14 +864,30 @@ class FilesTest(unittest.TestCase):
 
     def test_processor(self):
         """Padding and scaling come from the pickle, of which nothing is run."""
-        self.write("data/feature_map.json", json.dumps({"labels": ["clk"], "features": [
-            {"price": {"type": "numeric"}}, {"age": {"type": "numeric"}}, {"rank": {"type": "numeric"}},
-            {"click_history": id_spec("sequence", ITEMS)}]}))
+        self.write(
+            "data/feature_map.json",
+            json.dumps(
+                {
+                    "labels": ["clk"],
+                    "features": [
+                        {"price": {"type": "numeric"}},
+                        {"age": {"type": "numeric"}},
+                        {"rank": {"type": "numeric"}},
+                        {"click_history": id_spec("sequence", ITEMS)},
+                    ],
+                }
+            ),
+        )
         scaler = type("StandardScaler", (Stands,), {})(mean_=np.array([2.0]), scale_=np.array([0.5]))
         squeezer = type("MinMaxScaler", (Stands,), {})(min_=np.array([-0.5]), scale_=np.array([0.25]), clip=False)
-        processor = Stands(feature_cols=[], processor_dict={
-            "price::normalizer": Stands(normalizer=scaler), "age::normalizer": Stands(normalizer=squeezer),
-            "click_history::tokenizer": Stands(padding="pre", max_len=MAX_LEN)})
+        processor = Stands(
+            feature_cols=[],
+            processor_dict={
+                "price::normalizer": Stands(normalizer=scaler),
+                "age::normalizer": Stands(normalizer=squeezer),
+                "click_history::tokenizer": Stands(padding="pre", max_len=MAX_LEN),
+            },
+        )
         globals().update(StandardScaler=type(scaler), MinMaxScaler=type(squeezer))
         self.write("data/feature_processor.pkl", pickle.dumps(processor))
         dataset = read_dataset(os.path.join(self.folder, "data"), {}, {}, {})
@@ -683,7 +911,10 @@ class FilesTest(unittest.TestCase):
         content = {"features": [{"a": {"type": "numeric"}}, {"b": {"type": "numeric"}}]}
         dataset = dataset_of(content, {"use_features": ["b"], "feature_specs": [{"name": ["b"], "embedding_dim": 3}]})
         self.assertEqual(dataset.features, {"b": {"type": "numeric", "embedding_dim": 3}})
-        for params, message in (({"use_features": ["c"]}, "use_features"), ({"feature_specs": [{"name": "c"}]}, "feature_specs")):
+        for params, message in (
+            ({"use_features": ["c"]}, "use_features"),
+            ({"feature_specs": [{"name": "c"}]}, "feature_specs"),
+        ):
             with self.assertRaisesRegex(ImportRefused, f'{message}: expected features of feature_map.json, got "c"'):
                 dataset_of(content, params)
         with self.assertRaisesRegex(ImportRefused, "got one of FuxiCTR 1"):

@@ -5,11 +5,12 @@
 
 A checkpoint does not hold the feature columns, so the training script writes them down (din.json):
 
-    keys = ("name", "vocabulary_size", "embedding_dim", "embedding_name", "group_name", "maxlen", "combiner", "length_name", "dimension")
+    keys = ("name", "vocabulary_size", "embedding_dim", "embedding_name", "group_name", "maxlen", "combiner",
+            "length_name", "dimension")
     columns = [{"kind": type(c).__name__, **{k: getattr(c, k) for k in keys if hasattr(c, k)}} for c in feature_columns]
     json.dump({"feature_columns": columns, "history_feature_list": behavior_feature_list, "dnn_use_bn": False,
-               "dnn_hidden_units": [256, 128], "dnn_activation": "relu", "att_hidden_size": [64, 16], "att_activation": "Dice",
-               "att_weight_normalization": False, "task": "binary"}, open("din.json", "w"))
+               "dnn_hidden_units": [256, 128], "dnn_activation": "relu", "att_hidden_size": [64, 16],
+               "att_activation": "Dice", "att_weight_normalization": False, "task": "binary"}, open("din.json", "w"))
 
 with the arguments that DIN was made with. What the caller of DeepCTR-Torch decides is asked for: which end of a long
 history is kept (--keep), what stands in the padding (--padding_id, where the attention has a softmax), how raw ids were
@@ -19,18 +20,24 @@ The history is one sequence, named after its first column, with fields named aft
 """
 
 import json
-from dataclasses import dataclass, field
 
 from dinghy_export import features
 from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers
+from dinghy_export.importers.deepctr_torch_columns import Columns, Serving, grouped, target_of
 from dinghy_export.importers.dense_layers import is_number
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
-KINDS = ("SparseFeat", "VarLenSparseFeat", "DenseFeat")
-OPTIONS = ("dnn_use_bn", "dnn_hidden_units", "dnn_activation", "att_hidden_size", "att_activation",
-           "att_weight_normalization", "task")
+OPTIONS = (
+    "dnn_use_bn",
+    "dnn_hidden_units",
+    "dnn_activation",
+    "att_hidden_size",
+    "att_activation",
+    "att_weight_normalization",
+    "task",
+)
 LINKS = {"binary": "SIGMOID", "regression": "RAW"}
 COMBINERS = {"sum": "SUM", "mean": "MEAN"}
 MASK = -(2.0**32) + 1
@@ -39,63 +46,49 @@ BATCH_NORM_EPSILON = 1e-5
 LARGEST_ID = 2**24  # the largest up to which float32 holds every integer
 
 
-@dataclass
-class Serving:
-    """What DeepCTR-Torch does not know of a model and its server needs."""
-
-    name: str
-    actions: dict  # sequence -> actions
-    keep: str = None  # NEWEST or OLDEST
-    levels: dict = field(default_factory=dict)  # feature -> USER or CANDIDATE; those of the history need no entry
-    padding_id: int = None  # what stands behind a history that is shorter than maxlen
-    vocabularies: dict = field(default_factory=dict)  # feature -> tokens; absent: ids are rows
-    first_rows: dict = field(default_factory=dict)  # feature -> row of its first token; absent: 0, as of LabelEncoder
-    oov_rows: dict = field(default_factory=dict)  # feature -> row of ids that are not in its vocabulary; absent: refused
-    item: str = None  # the candidate feature that is the item's id; None: the history's first
-    catalog: dict = None  # Catalog
-    output: str = "click"
-    provenance: dict = field(default_factory=lambda: provenance("DeepCTR-Torch", "", ""))
-
-
-@dataclass
-class Column:
-    """A feature column."""
-
-    kind: str
-    name: str
-    rows: int = 0
-    dim: int = 0
-    table: str = ""
-    group: str = ""
-    max_length: int = 0
-    combiner: str = ""
-    length_name: str = None
-
-    @property
-    def sparse(self):
-        return self.kind == "SparseFeat"
-
-    @property
-    def listed(self):
-        return self.kind == "VarLenSparseFeat"
-
-
 def add_arguments(parser):
-    parser.add_argument("--columns", required=True, metavar="FILE", help="the feature columns and DIN's arguments as JSON")
-    parser.add_argument("--keep", choices=["NEWEST", "OLDEST"],
-                        help="which behaviors of a history longer than maxlen the training data kept")
-    parser.add_argument("--padding_id", type=int, metavar="ID",
-                        help="the id that stands in the history's padding; needed with att_weight_normalization")
-    parser.add_argument("--actions", action="append", metavar="COLUMN=ACTION,...",
-                        help="actions that make up the history, named by its first column; repeat for other lists of events")
+    parser.add_argument(
+        "--columns", required=True, metavar="FILE", help="the feature columns and DIN's arguments as JSON"
+    )
+    parser.add_argument(
+        "--keep",
+        choices=["NEWEST", "OLDEST"],
+        help="which behaviors of a history longer than maxlen the training data kept",
+    )
+    parser.add_argument(
+        "--padding_id",
+        type=int,
+        metavar="ID",
+        help="the id that stands in the history's padding; needed with att_weight_normalization",
+    )
+    parser.add_argument(
+        "--actions",
+        action="append",
+        metavar="COLUMN=ACTION,...",
+        help="actions that make up the history, named by its first column; repeat for other lists of events",
+    )
     parser.add_argument("--user", action="append", metavar="FEATURE,...", help="features with one value a request")
-    parser.add_argument("--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate")
-    parser.add_argument("--vocabulary", action="append", metavar="FEATURE=FILE",
-                        help="raw ids, one a line, in the order of LabelEncoder.classes_; without it ids are rows")
-    parser.add_argument("--first_row", action="append", metavar="FEATURE=ROW",
-                        help="row of the vocabulary's first line, such as 1 where the encoder's codes had 1 added; default 0")
-    parser.add_argument("--oov_row", action="append", metavar="FEATURE=ROW",
-                        help="row for ids outside the vocabulary; without it they are refused")
+    parser.add_argument(
+        "--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        action="append",
+        metavar="FEATURE=FILE",
+        help="raw ids, one a line, in the order of LabelEncoder.classes_; without it ids are rows",
+    )
+    parser.add_argument(
+        "--first_row",
+        action="append",
+        metavar="FEATURE=ROW",
+        help="row of the vocabulary's first line, such as 1 where the encoder's codes had 1 added; default 0",
+    )
+    parser.add_argument(
+        "--oov_row",
+        action="append",
+        metavar="FEATURE=ROW",
+        help="row for ids outside the vocabulary; without it they are refused",
+    )
     parser.add_argument("--item", metavar="FEATURE", help="the item's id; by default the history's first feature")
     parser.add_argument("--output", default="click", metavar="NAME", help="the name of the output")
     parser.add_argument("--catalog", metavar="FILE", help="features by item: protobuf JSON of a Catalog")
@@ -117,11 +110,22 @@ def import_model(args) -> Built:
     levels = dict.fromkeys(dense_layers.split_names(args.user), "USER")
     levels.update(dict.fromkeys(dense_layers.split_names(args.candidate), "CANDIDATE"))
     serving = Serving(
-        args.name, {name: dense_layers.split_names([text])
-                    for name, text in dense_layers.split_assignments("--actions", args.actions).items()},
-        args.keep, levels, args.padding_id, vocabularies, _rows("--first_row", args.first_row),
-        _rows("--oov_row", args.oov_row), args.item, catalog, args.output,
-        provenance("DeepCTR-Torch", args.data, args.created))
+        args.name,
+        {
+            name: dense_layers.split_names([text])
+            for name, text in dense_layers.split_assignments("--actions", args.actions).items()
+        },
+        args.keep,
+        levels,
+        args.padding_id,
+        vocabularies,
+        _rows("--first_row", args.first_row),
+        _rows("--oov_row", args.oov_row),
+        args.item,
+        catalog,
+        args.output,
+        provenance("DeepCTR-Torch", args.data, args.created),
+    )
     return build_din(Weights.of_file(args.checkpoint), description, serving)
 
 
@@ -147,97 +151,12 @@ def build_din(weights, description, serving) -> Built:
 class _Din:
     def __init__(self, weights, options, serving):
         self._weights, self._options, self._serving = weights, options, serving
-        self._columns = [_column(entry) for entry in options["feature_columns"]]
-        self._by_name = {column.name: column for column in self._columns}
-        if len(self._by_name) != len(self._columns):
-            names = [column.name for column in self._columns]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ImportRefused(f'feature_columns: expected "{twice}" once, got it twice')
-        history = options["history_feature_list"]
-        self._targets = _grouped(column for column in self._columns if column.sparse and column.name in history)
-        self._history = _grouped(column for column in self._columns
-                                 if column.listed and column.name.removeprefix("hist_") in history
-                                 and column.name.startswith("hist_"))
-        self._lists = [column for column in self._columns if column.listed and column not in self._history]
-        self._check_history(history)
-        self._check_names()
-        self._b = Builder(serving.name, serving.item or self._history[0].name.removeprefix("hist_"))
-        self._types = self._types_of()
+        self._columns = Columns(options, serving)
+        self._b = Builder(serving.name, self._columns.item)
         self._tables = set()
         catalog = serving.catalog or {"columns": []}
         self._catalog_columns = {column["feature"] for column in catalog["columns"]}
         self._b.catalog = serving.catalog
-
-    def _check_history(self, history):
-        if not self._history or len(self._history) != len(history) or len(self._targets) != len(history):
-            raise ImportRefused(f"history_feature_list: expected a SparseFeat NAME and a VarLenSparseFeat hist_NAME for each of "
-                                f"{history}, got {[column.name for column in self._targets + self._history]}")
-        widths = [sum(column.dim for column in columns) for columns in (self._targets, self._history)]
-        if widths[0] != widths[1]:
-            raise ImportRefused(f"history_feature_list: expected embeddings of hist_NAME as wide as those of NAME, got {widths}")
-        lengths = {column.max_length for column in self._history}
-        if len(lengths) != 1:
-            raise ImportRefused(f"history: expected one maxlen, got {sorted(lengths)}")
-        named = [column.length_name for column in self._columns if column.listed and column.length_name is not None]
-        own = {column.length_name for column in self._history} - {None}
-        if not named or named[0] not in own:
-            raise ImportRefused(f"history: expected the first length_name of all VarLenSparseFeat to be the history's, as DIN "
-                                f"takes the first for its mask, got {named[0] if named else 'none'}")
-        if self._serving.keep not in ("NEWEST", "OLDEST"):
-            raise ImportRefused("--keep: expected NEWEST or OLDEST, whichever the training data kept of a history longer than "
-                                f"maxlen, got {self._serving.keep}")
-        if self._options["att_weight_normalization"] and self._serving.padding_id is None:
-            raise ImportRefused("--padding_id: expected the id that stands in the history's padding, as an empty history takes "
-                                "its embedding under att_weight_normalization, got none")
-
-    def _check_names(self):
-        serving = self._serving
-        for option, names in (("--actions", serving.actions), ("--user and --candidate", serving.levels),
-                              ("--vocabulary", serving.vocabularies), ("--first_row", serving.first_rows),
-                              ("--oov_row", serving.oov_rows)):
-            bad = next((name for name in names if name not in self._by_name), None)
-            if bad is not None:
-                raise ImportRefused(f'{option}: expected features of feature_columns, got "{bad}"')
-        if serving.item is not None and not (serving.item in self._by_name and self._by_name[serving.item].sparse):
-            raise ImportRefused(f'--item: expected a SparseFeat, got "{serving.item}"')
-        first = self._history[0].name
-        if first not in serving.actions:
-            raise ImportRefused(f'history: expected --actions {first}=ACTION,... for the events that it is made of, got none')
-        bad = next((column.name for column in self._history[1:] if column.name in serving.actions), None)
-        if bad is not None:
-            raise ImportRefused(f'--actions: expected the history\'s first column, "{first}", got "{bad}"')
-        unknown = [column.name for column in self._columns if column not in self._history and self._level(column) is None]
-        if unknown:
-            raise ImportRefused(f"features {unknown}: expected --user or --candidate to name each, got neither")
-
-    def _level(self, column):
-        """USER, CANDIDATE, SEQUENCE; None: not known."""
-        if column in self._targets or column.name == self._serving.item:
-            if self._serving.levels.get(column.name) == "USER":
-                raise ImportRefused(f'feature "{column.name}": expected a candidate\'s, as the history is of its kind, got --user')
-            return "CANDIDATE"
-        if column.listed and column.name in self._serving.actions:
-            return "SEQUENCE"
-        return self._serving.levels.get(column.name)
-
-    def _vocabulary_of(self, column):
-        """The feature whose --vocabulary holds for a column: its own, or of a history column the target's in whose table
-        it looks up."""
-        target = self._by_name.get(column.name.removeprefix("hist_"))
-        if column.name not in self._serving.vocabularies and column in self._history and target.table == column.table:
-            return target.name
-        return column.name
-
-    def _types_of(self):
-        types = {}
-        for column in self._columns:
-            tokens = self._serving.vocabularies.get(self._vocabulary_of(column), ())
-            types[column.name] = "INT64" if all(is_number(token) for token in tokens) else "STRING"
-        for column in self._history:  # an event's id is of one type
-            target = column.name.removeprefix("hist_")
-            if "STRING" in (types[column.name], types[target]):
-                types[column.name] = types[target] = "STRING"
-        return types
 
     def build(self) -> Built:
         self._add_attention()
@@ -246,43 +165,79 @@ class _Din:
         self._weights.finish(ignore=["*.num_batches_tracked"])
         return self._b.build(self._serving.provenance)
 
-    # --- Layers --------------------------------------------------------------------------------------------------------
+    # --- Layers -------------------------------------------------------------------------------------------------------
 
     def _add_attention(self):
         options, softmax = self._options, bool(self._options["att_weight_normalization"])
-        query = [self._add_sparse(column) for column in self._targets]
-        keys = self._add_sequence(self._history, [column.name.removeprefix("hist_") for column in self._history],
-                                  self._serving.padding_id if softmax else None, skip_pad=False)
-        width = sum(column.dim for column in self._targets)
-        layers = self._mlp("attention.local_att.dnn", "interest.layers", 4 * width, options["att_hidden_size"],
-                           options["att_activation"], False)
-        layers.append(dense_layers.linear(self._b, self._weights, "attention.local_att.dense",
-                                          f"interest.layers.{len(layers)}", options["att_hidden_size"][-1], 1))
-        self._b.layer("interest", "targetAttention", query=query, keys=keys, values=keys,
-                      din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"], "layers": layers},
-                      normalization="SOFTMAX" if softmax else "NONE", scale=1.0, mask=MASK if softmax else None,
-                      empty="PAD_VALUE" if softmax else "ZEROS")
+        query = [self._add_sparse(column) for column in self._columns.targets]
+        keys = self._add_sequence(
+            self._columns.history,
+            [target_of(column) for column in self._columns.history],
+            self._serving.padding_id if softmax else None,
+            skip_pad=False,
+        )
+        width = sum(column.dim for column in self._columns.targets)
+        layers = self._mlp(
+            "attention.local_att.dnn",
+            "interest.layers",
+            4 * width,
+            options["att_hidden_size"],
+            options["att_activation"],
+            False,
+        )
+        layers.append(
+            dense_layers.linear(
+                self._b,
+                self._weights,
+                "attention.local_att.dense",
+                f"interest.layers.{len(layers)}",
+                options["att_hidden_size"][-1],
+                1,
+            )
+        )
+        self._b.layer(
+            "interest",
+            "targetAttention",
+            query=query,
+            keys=keys,
+            values=keys,
+            din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"], "layers": layers},
+            normalization="SOFTMAX" if softmax else "NONE",
+            scale=1.0,
+            mask=MASK if softmax else None,
+            empty="PAD_VALUE" if softmax else "ZEROS",
+        )
 
     def _add_tower(self):
         """DNN over the sparse embeddings, the other lists, the history and the dense features, in this order."""
         options = self._options
         inputs, width = [], 0
-        for column in _grouped(column for column in self._columns if column.sparse):
-            inputs.append(column.name if column in self._targets else self._add_sparse(column))
+        for column in grouped(column for column in self._columns.all if column.sparse):
+            inputs.append(column.name if column in self._columns.targets else self._add_sparse(column))
             width += column.dim
-        for column in self._lists:
+        for column in self._columns.lists:
             inputs.append(self._add_list(column))
             width += column.dim
         inputs.append("interest")
-        width += sum(column.dim for column in self._history)
-        for column in self._columns:
+        width += sum(column.dim for column in self._columns.history)
+        for column in self._columns.all:
             if column.kind == "DenseFeat":
                 inputs.append(self._add_dense(column))
                 width += column.dim
-        layers = self._mlp("dnn", "tower", width, options["dnn_hidden_units"], options["dnn_activation"],
-                           bool(options["dnn_use_bn"]))
-        layers.append(dense_layers.linear(self._b, self._weights, "dnn_linear", f"tower.{len(layers)}",
-                                          options["dnn_hidden_units"][-1], 1, bias="out.bias"))
+        layers = self._mlp(
+            "dnn", "tower", width, options["dnn_hidden_units"], options["dnn_activation"], bool(options["dnn_use_bn"])
+        )
+        layers.append(
+            dense_layers.linear(
+                self._b,
+                self._weights,
+                "dnn_linear",
+                f"tower.{len(layers)}",
+                options["dnn_hidden_units"][-1],
+                1,
+                bias="out.bias",
+            )
+        )
         self._b.layer("tower", "mlp", inputs=inputs, layers=layers)
 
     def _mlp(self, key, out, inputs, units, activation, norm):
@@ -292,11 +247,25 @@ class _Din:
         for index, width in enumerate(units):
             own_norm = None
             if norm:
-                own_norm = dense_layers.batch_norm(self._b, self._weights, f"{key}.bn.{index}", f"{out}.{index}.norm", width,
-                                                   BATCH_NORM_EPSILON)
-            function, parameters = self._activation(key, f"{key}.activation_layers.{index}", f"{out}.{index}", activation, width)
-            layers.append(dense_layers.linear(self._b, self._weights, f"{key}.linears.{index}", f"{out}.{index}", inputs, width,
-                                              activation=function, norm=own_norm, parameters=parameters))
+                own_norm = dense_layers.batch_norm(
+                    self._b, self._weights, f"{key}.bn.{index}", f"{out}.{index}.norm", width, BATCH_NORM_EPSILON
+                )
+            function, parameters = self._activation(
+                key, f"{key}.activation_layers.{index}", f"{out}.{index}", activation, width
+            )
+            layers.append(
+                dense_layers.linear(
+                    self._b,
+                    self._weights,
+                    f"{key}.linears.{index}",
+                    f"{out}.{index}",
+                    inputs,
+                    width,
+                    activation=function,
+                    norm=own_norm,
+                    parameters=parameters,
+                )
+            )
             inputs = width
         return layers
 
@@ -307,16 +276,18 @@ class _Din:
         if lower == "prelu":
             return "PRELU", self._b.prelu(f"{out}.prelu", self._weights.take(f"{key}.weight", [1]))
         if lower == "dice" and owner == "dnn":
-            raise ImportRefused("dnn_activation: expected anything but Dice, which DeepCTR-Torch's DIN does not run in its DNN")
+            raise ImportRefused(
+                "dnn_activation: expected anything but Dice, which DeepCTR-Torch's DIN does not run in its DNN"
+            )
         if lower == "dice":
             norm = dense_layers.batch_norm(self._b, self._weights, f"{key}.bn", f"{out}.dice.norm", width, DICE_EPSILON)
             return "DICE", self._b.dice(f"{out}.dice", self._weights.take(f"{key}.alpha", [width, 1]), norm)
         raise ImportRefused(f"activation of {owner}: expected Dice, PReLU, ReLU, sigmoid or linear, got {name!r}")
 
-    # --- Features ------------------------------------------------------------------------------------------------------
+    # --- Features -----------------------------------------------------------------------------------------------------
 
     def _add_sparse(self, column):
-        level = self._level(column)
+        level = self._columns.level(column)
         source = "CATALOG" if level == "CANDIDATE" and self._in_catalog(column.name) else "REQUEST"
         return self._add_id(column, column.name, level, source)
 
@@ -324,32 +295,41 @@ class _Din:
         return name in self._catalog_columns and name != self._b.item_feature
 
     def _add_dense(self, column):
-        level = self._level(column)
+        level = self._columns.level(column)
         source = "CATALOG" if level == "CANDIDATE" and self._in_catalog(column.name) else "REQUEST"
         if column.dim == 1:
             return self._b.feature(features.numeric_feature(column.name, level, source=source))
         return self._b.feature(features.vector_feature(column.name, level, column.dim, source=source))
 
     def _add_list(self, column):
-        """A VarLenSparseFeat outside the attention: a sequence of its own where --actions names it, else a bag. Without a
-        length_name, ids of row 0 are padding."""
+        """A VarLenSparseFeat outside the attention: a sequence of its own where --actions names it, else a bag. Without
+        a length_name, ids of row 0 are padding."""
         if column.combiner not in COMBINERS:
             raise ImportRefused(f'feature "{column.name}": expected combiner sum or mean, got {column.combiner}')
-        level, by_id = self._level(column), column.length_name is None
+        level, by_id = self._columns.level(column), column.length_name is None
         if level == "SEQUENCE":
             keys = self._add_sequence([column], [column.name], 0 if by_id else None, skip_pad=by_id)
-            return self._b.layer(f"{column.name}.pooled", "pooling", inputs=keys, method=COMBINERS[column.combiner],
-                                 empty="ZEROS")
-        self._b.notes.append(f'feature "{column.name}" is a bag of ids: send at most {column.max_length} a row, as training '
-                             "kept" + (", and none of row 0, which is padding" if by_id else ""))
+            return self._b.layer(
+                f"{column.name}.pooled", "pooling", inputs=keys, method=COMBINERS[column.combiner], empty="ZEROS"
+            )
+        self._b.notes.append(
+            f'feature "{column.name}" is a bag of ids: send at most {column.max_length} a row, as training kept'
+            + (", and none of row 0, which is padding" if by_id else "")
+        )
         source = "CATALOG" if level == "CANDIDATE" and self._in_catalog(column.name) else "REQUEST"
         return self._add_id(column, column.name, level, source, bag=f"BAG_{COMBINERS[column.combiner]}")
 
     def _add_sequence(self, columns, fields, pad_row, skip_pad):
         name = columns[0].name
         named = [f"{name}.{field}" for field in fields]
-        self._b.sequence(name, self._serving.actions[name], columns[0].max_length, keep=self._serving.keep,
-                         pad="NONE" if pad_row is None else "RIGHT", skip_pad_of=named[0] if skip_pad else None)
+        self._b.sequence(
+            name,
+            self._serving.actions[name],
+            columns[0].max_length,
+            keep=self._serving.keep,
+            pad="NONE" if pad_row is None else "RIGHT",
+            skip_pad_of=named[0] if skip_pad else None,
+        )
         for column, field, full_name in zip(columns, fields, named):
             source = "CATALOG" if self._in_catalog(field) else "EVENT"
             self._add_id(column, full_name, "SEQUENCE", source, pad_row=pad_row)
@@ -357,7 +337,7 @@ class _Din:
 
     def _add_id(self, column, full_name, level, source, bag="SINGLE", pad_row=None):
         rows = self._table(column)
-        owner = self._vocabulary_of(column)
+        owner = self._columns.vocabulary_of(column)
         tokens = self._serving.vocabularies.get(owner)
         first_row = self._serving.first_rows.get(owner, 0)
         oov_row = self._serving.oov_rows.get(column.name, self._serving.oov_rows.get(owner))
@@ -368,20 +348,37 @@ class _Din:
         if tokens is not None:
             vocabulary = self._file_vocabulary(owner, tokens, first_row, rows)
         elif first_row:
-            raise ImportRefused(f'--first_row {owner}: expected --vocabulary {owner}=FILE with it, got none')
+            raise ImportRefused(f"--first_row {owner}: expected --vocabulary {owner}=FILE with it, got none")
         unknown = "REFUSE" if oov_row is None else "OOV_ROW"
-        return self._b.feature(features.id_feature(
-            full_name, level, column.table, vocabulary, source=source, type=self._types[column.name], bag=bag, pad_row=pad_row,
-            oov_row=oov_row, unknown=unknown, negative=unknown, missing_id=None))
+        return self._b.feature(
+            features.id_feature(
+                full_name,
+                level,
+                column.table,
+                vocabulary,
+                source=source,
+                type=self._columns.types[column.name],
+                bag=bag,
+                pad_row=pad_row,
+                oov_row=oov_row,
+                unknown=unknown,
+                negative=unknown,
+                missing_id=None,
+            )
+        )
 
     def _file_vocabulary(self, owner, tokens, first_row, rows):
         if first_row + len(tokens) > rows:
-            raise ImportRefused(f'--vocabulary {owner}: expected at most {rows - first_row} tokens from row {first_row} on, as the '
-                                f"table has {rows} rows, got {len(tokens)}")
+            raise ImportRefused(
+                f"--vocabulary {owner}: expected at most {rows - first_row} tokens from row {first_row} on, as the "
+                f"table has {rows} rows, got {len(tokens)}"
+            )
         bad = next((token for token in tokens if "\r" in token), None)
         if bad is not None or len(set(tokens)) != len(tokens):
-            raise ImportRefused(f'--vocabulary {owner}: expected tokens of their own, one a line, got '
-                                + ("one twice" if bad is None else "carriage returns"))
+            raise ImportRefused(
+                f"--vocabulary {owner}: expected tokens of their own, one a line, got "
+                + ("one twice" if bad is None else "carriage returns")
+            )
         path = f"{owner}.vocabulary.txt"
         self._b.vocabularies[path] = tokens
         return features.file_vocabulary(path, first_row)
@@ -390,38 +387,16 @@ class _Din:
         """The rows of a column's table."""
         weight = self._weights.take(f"embedding_dict.{column.table}.weight", [None, column.dim])
         if max(column.rows, len(weight)) - 1 > LARGEST_ID:
-            raise ImportRefused(f'feature "{column.name}": expected ids up to {LARGEST_ID}, got {column.rows - 1}: DeepCTR-Torch '
-                                "passes ids as float32, so that larger ones share the rows of others in training")
-        if not any(other.table == column.table and other.rows == len(weight) for other in self._columns):
-            raise ImportRefused(f'tensor "embedding_dict.{column.table}.weight": expected vocabulary_size {column.rows} rows, got '
-                                f"{len(weight)}")
+            raise ImportRefused(
+                f'feature "{column.name}": expected ids up to {LARGEST_ID}, got {column.rows - 1}: DeepCTR-Torch '
+                "passes ids as float32, so that larger ones share the rows of others in training"
+            )
+        if not any(other.table == column.table and other.rows == len(weight) for other in self._columns.all):
+            raise ImportRefused(
+                f'tensor "embedding_dict.{column.table}.weight": expected vocabulary_size {column.rows} rows, got '
+                f"{len(weight)}"
+            )
         if column.table not in self._tables:
             self._b.table(column.table, weight)
             self._tables.add(column.table)
         return len(weight)
-
-
-def _grouped(columns) -> list:
-    """Embeddings come group by group, in the order in which the groups appear."""
-    groups = {}
-    for column in columns:
-        groups.setdefault(column.group, []).append(column)
-    return [column for group in groups.values() for column in group]
-
-
-def _column(entry) -> Column:
-    kind, name = entry.get("kind"), entry.get("name")
-    if kind not in KINDS or not isinstance(name, str):
-        raise ImportRefused(f'feature column {name!r}: expected a kind of {", ".join(KINDS)} and a name, got {kind!r}')
-    needed = {"SparseFeat": ("vocabulary_size", "embedding_dim"), "DenseFeat": ("dimension",),
-              "VarLenSparseFeat": ("vocabulary_size", "embedding_dim", "maxlen", "combiner", "length_name")}[kind]
-    for key in needed:
-        if key not in entry:
-            raise ImportRefused(f'feature column "{name}": expected {key}, got none')
-        if key not in ("combiner", "length_name") and not (type(entry[key]) is int and entry[key] > 0):
-            raise ImportRefused(f'feature column "{name}": expected a positive number for {key}, got {entry[key]!r}')
-    if kind == "DenseFeat":
-        return Column(kind, name, dim=entry["dimension"])
-    return Column(kind, name, entry["vocabulary_size"], entry["embedding_dim"], entry.get("embedding_name") or name,
-                  entry.get("group_name") or "default_group", entry.get("maxlen", 0), entry.get("combiner", ""),
-                  entry.get("length_name"))

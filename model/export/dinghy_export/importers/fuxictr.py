@@ -4,8 +4,8 @@
         --config config --experiment DIN_taobao --data_dir data/taobao --user userid --actions click_history=click \\
         --name taobao --version 1 --out models
 
-What decides the numbers is read from FuxiCTR's own files: every option of the model from its configuration, features and
-their order from feature_map.json, rows of raw ids from feature_vocab.json, padding and scaling from
+What decides the numbers is read from FuxiCTR's own files: every option of the model from its configuration, features
+and their order from feature_map.json, rows of raw ids from feature_vocab.json, padding and scaling from
 feature_processor.pkl or dataset_config.yaml. What FuxiCTR does not know is asked for: which features are a user's
 (--user) and which a candidate's (--candidate), and which actions make up a sequence (--actions).
 
@@ -21,6 +21,7 @@ import numpy as np
 from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers, fuxictr_dataset
 from dinghy_export.importers.fuxictr_features import FeatureImporter
+from dinghy_export.importers.fuxictr_mlp import mlp_block
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -39,11 +40,13 @@ DEFAULTS = {
     "din_use_softmax": False,
 }
 REQUIRED = ("embedding_dim", "din_target_field", "din_sequence_field")
-DICE_EPSILON = 1e-9
-BATCH_NORM_EPSILON = 1e-5
 MASK = -1e9
 LINKS = {"binary_classification": "SIGMOID", "regression": "RAW"}
-LEVELS = {"user": "USER", "context": "USER", "item": "CANDIDATE"}  # of a feature's `source`, where the configuration has one
+LEVELS = {
+    "user": "USER",
+    "context": "USER",
+    "item": "CANDIDATE",
+}  # of a feature's `source`, where the configuration has one
 
 
 @dataclass
@@ -71,39 +74,69 @@ class Group:
 
 
 def add_arguments(parser):
-    parser.add_argument("--config", required=True, metavar="PATH",
-                        help="FuxiCTR's configuration folder, its model_config.yaml, or the expanded parameters as JSON")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="PATH",
+        help="FuxiCTR's configuration folder, its model_config.yaml, or the expanded parameters as JSON",
+    )
     parser.add_argument("--experiment", metavar="ID", help="the experiment's name in the configuration")
-    parser.add_argument("--data_dir", required=True, metavar="FOLDER",
-                        help="the dataset's folder: feature_map.json, feature_vocab.json, feature_processor.pkl")
-    parser.add_argument("--actions", action="append", metavar="SEQUENCE=ACTION,...",
-                        help="actions that make up a sequence, named by its (first) sequence field; repeat for each")
+    parser.add_argument(
+        "--data_dir",
+        required=True,
+        metavar="FOLDER",
+        help="the dataset's folder: feature_map.json, feature_vocab.json, feature_processor.pkl",
+    )
+    parser.add_argument(
+        "--actions",
+        action="append",
+        metavar="SEQUENCE=ACTION,...",
+        help="actions that make up a sequence, named by its (first) sequence field; repeat for each",
+    )
     parser.add_argument("--user", action="append", metavar="FEATURE,...", help="features with one value a request")
-    parser.add_argument("--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate")
+    parser.add_argument(
+        "--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate"
+    )
     parser.add_argument("--item", metavar="FEATURE", help="the item's id; by default the first target field")
-    parser.add_argument("--padding", action="append", metavar="SEQUENCE=pre|post",
-                        help="side of padding and truncation, where no file of FuxiCTR says it")
-    parser.add_argument("--scaling", action="append", metavar="FEATURE=MEAN,STDDEV",
-                        help="(x - mean) / stddev before the model, where no file of FuxiCTR says it; 0,1 for none")
+    parser.add_argument(
+        "--padding",
+        action="append",
+        metavar="SEQUENCE=pre|post",
+        help="side of padding and truncation, where no file of FuxiCTR says it",
+    )
+    parser.add_argument(
+        "--scaling",
+        action="append",
+        metavar="FEATURE=MEAN,STDDEV",
+        help="(x - mean) / stddev before the model, where no file of FuxiCTR says it; 0,1 for none",
+    )
     parser.add_argument("--catalog", metavar="FILE", help="features by item: protobuf JSON of a Catalog")
 
 
 def import_model(args) -> Built:
     params = fuxictr_dataset.read_params(args.config, args.experiment)
     padding = dense_layers.split_assignments("--padding", args.padding)
-    scaling = {name: _two_numbers(name, text)
-               for name, text in dense_layers.split_assignments("--scaling", args.scaling).items()}
+    scaling = {
+        name: _two_numbers(name, text)
+        for name, text in dense_layers.split_assignments("--scaling", args.scaling).items()
+    }
     dataset = fuxictr_dataset.read_dataset(args.data_dir, params, padding, scaling)
-    actions = {name: dense_layers.split_names([text])
-               for name, text in dense_layers.split_assignments("--actions", args.actions).items()}
+    actions = {
+        name: dense_layers.split_names([text])
+        for name, text in dense_layers.split_assignments("--actions", args.actions).items()
+    }
     levels = dict.fromkeys(dense_layers.split_names(args.user), "USER")
     levels.update(dict.fromkeys(dense_layers.split_names(args.candidate), "CANDIDATE"))
     catalog = None
     if args.catalog:
         with open(args.catalog, encoding="utf-8") as file:
             catalog = json.load(file)
-    origin = provenance("FuxiCTR", args.data or str(params.get("dataset_id", "")), args.created,
-                        experiment=args.experiment or params.get("model_id", ""))
+    origin = provenance(
+        "FuxiCTR",
+        args.data or str(params.get("dataset_id", "")),
+        args.created,
+        experiment=args.experiment or params.get("model_id", ""),
+    )
     weights = Weights.of_file(args.checkpoint)
     return build_din(weights, params, dataset, Serving(args.name, actions, levels, args.item, catalog, origin))
 
@@ -169,13 +202,16 @@ def _groups(options, dataset):
 
 def _fields(value):
     """Lists of names. A list holds groups; a group of several fields is a tuple, or in JSON a list in the list."""
-    return [[entry] if isinstance(entry, str) else list(entry)
-            for entry in (value if isinstance(value, list) else [value])]
+    return [
+        [entry] if isinstance(entry, str) else list(entry) for entry in (value if isinstance(value, list) else [value])
+    ]
 
 
 def _check_group(group, dim, dataset):
-    for names, option, kind in ((group.target, "din_target_field", "categorical"),
-                                (group.sequence, "din_sequence_field", "sequence")):
+    for names, option, kind in (
+        (group.target, "din_target_field", "categorical"),
+        (group.sequence, "din_sequence_field", "sequence"),
+    ):
         widths = []
         for name in names:
             spec = dataset.features.get(name)
@@ -183,16 +219,24 @@ def _check_group(group, dim, dataset):
                 got = "no such feature" if spec is None else f'type {spec["type"]}'
                 raise ImportRefused(f'{option}: "{name}": expected a {kind} feature of feature_map.json, got {got}')
             if spec.get("feature_encoder"):
-                raise ImportRefused(f'{option}: "{name}": expected no feature_encoder, got {spec["feature_encoder"]}; '
-                                    "attention needs the embeddings as they are")
+                raise ImportRefused(
+                    f'{option}: "{name}": expected no feature_encoder, got {spec["feature_encoder"]}; '
+                    "attention needs the embeddings as they are"
+                )
             widths.append(spec.get("embedding_dim") or dim)
         # The attention is so wide, whatever the fields are, and its result is cut into pieces of embedding_dim.
         if sum(widths) != dim * len(group.target):
-            raise ImportRefused(f"{option} {names}: expected embeddings of {dim * len(group.target)} together, embedding_dim "
-                                f"times {len(group.target)} targets, got {sum(widths)}")
+            raise ImportRefused(
+                f"{option} {names}: expected embeddings of {dim * len(group.target)} together, embedding_dim "
+                f"times {len(group.target)} targets, got {sum(widths)}"
+            )
+    if len(set(group.target)) != len(group.target):
+        raise ImportRefused(f"din_target_field {group.target}: expected each field once in a group, got one twice")
     if len(group.sequence) != len(group.target):
-        raise ImportRefused(f"din_sequence_field {group.sequence}: expected as many fields as in {group.target}, got "
-                            f"{len(group.sequence)}")
+        raise ImportRefused(
+            f"din_sequence_field {group.sequence}: expected as many fields as in {group.target}, got "
+            f"{len(group.sequence)}"
+        )
 
 
 # --- Layers ---------------------------------------------------------------------------------------------------------
@@ -201,21 +245,40 @@ def _check_group(group, dim, dataset):
 def _add_attention(b, weights, options, groups, importer):
     found = len({name.split(".")[1] for name in weights.names("attention_layers.")})
     if found != len(groups):
-        raise ImportRefused(f"din_target_field: expected {len(groups)} attention layers in the checkpoint, got {found}; fields "
-                            "that form one group stand in a tuple (in JSON: in a list of their own)")
+        raise ImportRefused(
+            f"din_target_field: expected {len(groups)} attention layers in the checkpoint, got {found}; fields "
+            "that form one group stand in a tuple (in JSON: in a list of their own)"
+        )
     for index, group in enumerate(groups):
         query = [importer.candidate_id(name) for name in group.target]
         keys = importer.sequence(group.name, group.sequence, group.target)
         width = options["embedding_dim"] * len(group.target)
         name = interest(groups, index)
-        _, layers = mlp(b, weights, f"attention_layers.{index}.attention_layer.mlp", f"{name}.layers", 4 * width,
-                        options["attention_hidden_units"], options["attention_hidden_activations"],
-                        options["attention_dropout"], "attention", output_activation=options["attention_output_activation"])
+        _, layers = mlp_block(
+            b,
+            weights,
+            f"attention_layers.{index}.attention_layer.mlp",
+            f"{name}.layers",
+            4 * width,
+            options["attention_hidden_units"],
+            options["attention_hidden_activations"],
+            options["attention_dropout"],
+            "attention",
+            output_activation=options["attention_output_activation"],
+        )
         softmax = bool(options["din_use_softmax"])
-        b.layer(name, "targetAttention", query=query, keys=keys, values=keys,
-                din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"], "layers": layers},
-                normalization="SOFTMAX" if softmax else "NONE", scale=1.0, mask=MASK if softmax else None,
-                empty="PAD_VALUE" if softmax else "ZEROS")
+        b.layer(
+            name,
+            "targetAttention",
+            query=query,
+            keys=keys,
+            values=keys,
+            din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"], "layers": layers},
+            normalization="SOFTMAX" if softmax else "NONE",
+            scale=1.0,
+            mask=MASK if softmax else None,
+            empty="PAD_VALUE" if softmax else "ZEROS",
+        )
 
 
 def interest(groups, index):
@@ -224,8 +287,8 @@ def interest(groups, index):
 
 
 def _add_tower(b, weights, options, dataset, groups, importer):
-    """The tower over all features in the feature map's order. FuxiCTR cuts each pooled vector into pieces and puts one in
-    each sequence field's place; here it stays whole, and the columns of what reads it are put in its order instead."""
+    """The tower over all features in the feature map's order. FuxiCTR cuts each pooled vector into pieces and puts one
+    in each sequence field's place; here it stays whole, and the columns of what reads it are put in its order."""
     dim, at, pieces = options["embedding_dim"], 0, {}
     for index, group in enumerate(groups):
         for number, name in enumerate(group.sequence):
@@ -247,63 +310,24 @@ def _add_tower(b, weights, options, dataset, groups, importer):
     begins = {}
     for layer in inputs:
         begins[layer], at = at, at + widths[layer]
-    order = np.concatenate([np.arange(begins[layer] + begin, begins[layer] + begin + width) for layer, begin, width in places])
+    order = np.concatenate(
+        [np.arange(begins[layer] + begin, begins[layer] + begin + width) for layer, begin, width in places]
+    )
     columns = np.argsort(order)  # of the manifest's input number i: its column in FuxiCTR
-    norm, layers = mlp(b, weights, "dnn.mlp", "tower", at, options["dnn_hidden_units"], options["dnn_activations"],
-                       options["net_dropout"], "dnn", batch_norm=bool(options["batch_norm"]),
-                       only_once=bool(options["bn_only_once"]), columns=None if (columns == np.arange(at)).all() else columns)
+    norm, layers = mlp_block(
+        b,
+        weights,
+        "dnn.mlp",
+        "tower",
+        at,
+        options["dnn_hidden_units"],
+        options["dnn_activations"],
+        options["net_dropout"],
+        "dnn",
+        batch_norm=bool(options["batch_norm"]),
+        only_once=bool(options["bn_only_once"]),
+        columns=None if (columns == np.arange(at)).all() else columns,
+    )
     if norm is not None:
         inputs = [b.layer("tower.input", "batchNorm", inputs=inputs, **norm)]
     b.layer("tower", "mlp", inputs=inputs, layers=layers)
-
-
-def mlp(b, weights, key, out, inputs, units, activations, dropout, option, *, batch_norm=False, only_once=False,
-        output_activation=None, columns=None):
-    """An MLP_Block with an output of width 1: the BatchNorm before it (None: none) and its Dense messages. In the state
-    dict modules have running numbers, which depend on which of them there are; the configuration tells."""
-    activations = activations if isinstance(activations, list) else [activations] * len(units)
-    dropout = dropout if isinstance(dropout, list) else [dropout] * len(units)
-    for name, values in ((f"{option} activations", activations), (f"{option} dropout", dropout)):
-        if len(values) != len(units):
-            raise ImportRefused(f"{name}: expected {len(units)} as hidden units, got {len(values)}")
-    number, layers, norm = 0, [], None
-    if batch_norm and only_once and weights.has(f"{key}.0.running_mean"):
-        norm = dense_layers.batch_norm(b, weights, f"{key}.0", f"{out}.input", inputs, BATCH_NORM_EPSILON, columns=columns)
-        number, batch_norm = 1, False
-    for index, width in enumerate(units):
-        at, own_norm = number, None
-        number += 1
-        if batch_norm:
-            own_norm = dense_layers.batch_norm(b, weights, f"{key}.{number}", f"{out}.{index}.norm", width,
-                                               BATCH_NORM_EPSILON)
-            number += 1
-        function, parameters = "LINEAR", None
-        if activations[index]:
-            function, parameters = _activation(b, weights, activations[index], f"{key}.{number}", f"{out}.{index}", width)
-            number += 1
-        layers.append(dense_layers.linear(b, weights, f"{key}.{at}", f"{out}.{index}", inputs, width, activation=function,
-                                          norm=own_norm, parameters=parameters, columns=columns))
-        inputs, columns = width, None
-        number += 1 if dropout[index] > 0 else 0
-    function, parameters = "LINEAR", None
-    if output_activation:
-        function, parameters = _activation(b, weights, output_activation, f"{key}.{number + 1}", f"{out}.{len(units)}", None)
-    layers.append(dense_layers.linear(b, weights, f"{key}.{number}", f"{out}.{len(units)}", inputs, 1, activation=function,
-                                      parameters=parameters, columns=columns))
-    return norm, layers
-
-
-def _activation(b, weights, name, key, out, width):
-    """Activation and ActivationParameters of FuxiCTR's name of an activation. `width` None: one without weights."""
-    lower = name.lower() if isinstance(name, str) else None
-    if lower == "dice" and width is not None:
-        norm = dense_layers.batch_norm(b, weights, f"{key}.bn", f"{out}.dice.norm", width, DICE_EPSILON, affine=False)
-        return "DICE", b.dice(f"{out}.dice", weights.take(f"{key}.alpha", [width]), norm)
-    if lower == "prelu" and width is not None:
-        return "PRELU", b.prelu(f"{out}.prelu", weights.take(f"{key}.weight", [width]))
-    if lower == "leakyrelu":
-        return "LEAKY_RELU", {"slope": dense_layers.LEAKY_RELU_SLOPE}
-    if lower in dense_layers.PLAIN_ACTIVATIONS:
-        return dense_layers.PLAIN_ACTIVATIONS[lower], None
-    known = ", ".join(["Dice", "PReLU", "LeakyReLU", *dense_layers.PLAIN_ACTIVATIONS])
-    raise ImportRefused(f"activation of {key.rsplit('.', 1)[0]}: expected one of {known}, got {name!r}")

@@ -3,8 +3,8 @@
     params = read_params("config", "DIN_taobao")
     dataset = read_dataset("data/taobao", params, padding={}, scaling={})
 
-The files are those that FuxiCTR 2 writes or reads: model_config.yaml and dataset_config.yaml (or the expanded parameters
-as JSON, also as its log prints them), and in the dataset's folder feature_map.json, feature_vocab.json and
+The files are those that FuxiCTR 2 writes or reads: model_config.yaml and dataset_config.yaml (or the expanded
+parameters as JSON, also as its log prints them), and in the dataset's folder feature_map.json, feature_vocab.json and
 feature_processor.pkl, of which nothing is run.
 """
 
@@ -88,7 +88,9 @@ def _yaml(path, file):
     try:
         import yaml
     except ImportError:
-        raise ImportRefused(f"{path}: expected PyYAML (Debian: python3-yaml) to read it, got none; JSON needs nothing") from None
+        raise ImportRefused(
+            f"{path}: expected PyYAML (Debian: python3-yaml) to read it, got none; JSON needs nothing"
+        ) from None
 
     class Loader(yaml.SafeLoader):
         pass
@@ -139,7 +141,9 @@ def read_dataset(folder, params, padding, scaling) -> Dataset:
 def dataset_of(feature_map, params) -> Dataset:
     """`feature_map`: the content of feature_map.json."""
     if "feature_specs" in feature_map:
-        raise ImportRefused("feature_map.json: expected one of FuxiCTR 2, got one of FuxiCTR 1, which pads with the last id")
+        raise ImportRefused(
+            "feature_map.json: expected one of FuxiCTR 2, got one of FuxiCTR 1, which pads with the last id"
+        )
     if not isinstance(feature_map.get("features"), list):
         raise ImportRefused("feature_map.json: expected a list of features, got none")
     specs = {name: dict(spec) for entry in feature_map["features"] for name, spec in entry.items()}
@@ -163,8 +167,10 @@ def _read_json(path):
         if len(content) != len(pairs):
             twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
             rows = [value for name, value in pairs if name == twice]
-            raise ImportRefused(f'{path}: expected each token once, got "{twice}" with rows {rows}: a column of numbers that '
-                                "shares its table with one of texts; which of the two a request means is not known")
+            raise ImportRefused(
+                f'{path}: expected each token once, got "{twice}" with rows {rows}: a column of numbers that '
+                "shares its table with one of texts; which of the two a request means is not known"
+            )
         return content
 
     try:
@@ -212,8 +218,10 @@ def _scaling(path, name, normalizer):
         scale, offset = scaler.attribute("scale_"), scaler.attribute("min_")
         if scale is not None and offset is not None:
             return float(-offset[0] / scale[0]), float(1 / scale[0])
-    raise ImportRefused(f'{path}: normalizer of "{name}": expected a fitted StandardScaler or MinMaxScaler, got {kind}; '
-                        f"--scaling {name}=MEAN,STDDEV says it otherwise")
+    raise ImportRefused(
+        f'{path}: normalizer of "{name}": expected a fitted StandardScaler or MinMaxScaler, got {kind}; '
+        f"--scaling {name}=MEAN,STDDEV says it otherwise"
+    )
 
 
 def _add_columns(dataset):
