@@ -19,13 +19,12 @@ encoded (--vocabulary; else they are rows), which features are a user's and whic
 The history is one sequence, named after its first column, with fields named after the features: hist_item_id.item_id.
 """
 
-import json
-
 from dinghy_export import features
 from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers
 from dinghy_export.importers.deepctr_torch_columns import Columns, Serving, grouped, target_of
 from dinghy_export.importers.dense_layers import is_number
+from dinghy_export.importers.options import read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -95,26 +94,19 @@ def add_arguments(parser):
 
 
 def import_model(args) -> Built:
-    with open(args.columns, encoding="utf-8") as file:
-        description = json.load(file)
+    description = read_object(args.columns)
     vocabularies = {}
-    for name, path in dense_layers.split_assignments("--vocabulary", args.vocabulary).items():
+    for name, path in split_assignments("--vocabulary", args.vocabulary).items():
         with open(path, encoding="utf-8", newline="\n") as file:
             vocabularies[name] = file.read().split("\n")
         if vocabularies[name][-1] == "":
             vocabularies[name].pop()
-    catalog = None
-    if args.catalog:
-        with open(args.catalog, encoding="utf-8") as file:
-            catalog = json.load(file)
-    levels = dict.fromkeys(dense_layers.split_names(args.user), "USER")
-    levels.update(dict.fromkeys(dense_layers.split_names(args.candidate), "CANDIDATE"))
+    catalog = read_object(args.catalog) if args.catalog else None
+    levels = dict.fromkeys(split_names(args.user), "USER")
+    levels.update(dict.fromkeys(split_names(args.candidate), "CANDIDATE"))
     serving = Serving(
         args.name,
-        {
-            name: dense_layers.split_names([text])
-            for name, text in dense_layers.split_assignments("--actions", args.actions).items()
-        },
+        {name: split_names([text]) for name, text in split_assignments("--actions", args.actions).items()},
         args.keep,
         levels,
         args.padding_id,
@@ -130,7 +122,7 @@ def import_model(args) -> Built:
 
 
 def _rows(option, texts):
-    rows = dense_layers.split_assignments(option, texts)
+    rows = split_assignments(option, texts)
     bad = next((name for name, text in rows.items() if not is_number(text)), None)
     if bad is not None:
         raise ImportRefused(f"{option} {bad}: expected a row, got {rows[bad]!r}")

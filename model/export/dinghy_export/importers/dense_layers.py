@@ -51,24 +51,6 @@ def batch_norm(b, weights, key, out, width, epsilon, *, affine=True, columns=Non
     return b.batch_norm(out, *arrays, epsilon=epsilon)
 
 
-def split_names(texts) -> list:
-    """The names in repeated options that take lists: ["a,b", "c"] -> ["a", "b", "c"]."""
-    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
-
-
-def split_assignments(option, texts) -> dict:
-    """Repeated options of the form NAME=VALUE."""
-    assignments = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
-            raise ImportRefused(f"{option}: expected NAME=VALUE, got {text!r}")
-        if name in assignments:
-            raise ImportRefused(f"{option}: expected {name!r} once, got it twice")
-        assignments[name] = value
-    return assignments
-
-
 def is_number(token) -> bool:
     """Whether a vocabulary of type INT64 takes the token."""
     return (

@@ -13,15 +13,15 @@ The sequence fields of a group become one sequence, named after the first of the
 click_history.item_id, click_history.cate_id.
 """
 
-import json
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dinghy_export.builder import Builder, Built
-from dinghy_export.importers import dense_layers, fuxictr_dataset
+from dinghy_export.importers import fuxictr_dataset
 from dinghy_export.importers.fuxictr_features import FeatureImporter
 from dinghy_export.importers.fuxictr_mlp import mlp_block
+from dinghy_export.importers.options import read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -115,22 +115,13 @@ def add_arguments(parser):
 
 def import_model(args) -> Built:
     params = fuxictr_dataset.read_params(args.config, args.experiment)
-    padding = dense_layers.split_assignments("--padding", args.padding)
-    scaling = {
-        name: _two_numbers(name, text)
-        for name, text in dense_layers.split_assignments("--scaling", args.scaling).items()
-    }
+    padding = split_assignments("--padding", args.padding)
+    scaling = {name: _two_numbers(name, text) for name, text in split_assignments("--scaling", args.scaling).items()}
     dataset = fuxictr_dataset.read_dataset(args.data_dir, params, padding, scaling)
-    actions = {
-        name: dense_layers.split_names([text])
-        for name, text in dense_layers.split_assignments("--actions", args.actions).items()
-    }
-    levels = dict.fromkeys(dense_layers.split_names(args.user), "USER")
-    levels.update(dict.fromkeys(dense_layers.split_names(args.candidate), "CANDIDATE"))
-    catalog = None
-    if args.catalog:
-        with open(args.catalog, encoding="utf-8") as file:
-            catalog = json.load(file)
+    actions = {name: split_names([text]) for name, text in split_assignments("--actions", args.actions).items()}
+    levels = dict.fromkeys(split_names(args.user), "USER")
+    levels.update(dict.fromkeys(split_names(args.candidate), "CANDIDATE"))
+    catalog = read_object(args.catalog) if args.catalog else None
     origin = provenance(
         "FuxiCTR",
         args.data or str(params.get("dataset_id", "")),

@@ -1,0 +1,39 @@
+"""Options of the import command that name features: lists, assignments, files.
+
+split_names(["a,b", "c"])                          # ["a", "b", "c"]
+split_assignments("--actions", ["clicks=click"])   # {"clicks": "click"}
+"""
+
+import json
+
+from dinghy_export.importers.weights import ImportRefused
+
+
+def split_names(texts) -> list:
+    """The names in repeated options that take lists: ["a,b", "c"] -> ["a", "b", "c"]."""
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
+
+
+def split_assignments(option, texts) -> dict:
+    """Repeated options of the form NAME=VALUE."""
+    assignments = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise ImportRefused(f"{option}: expected NAME=VALUE, got {text!r}")
+        if name in assignments:
+            raise ImportRefused(f"{option}: expected {name!r} once, got it twice")
+        assignments[name] = value
+    return assignments
+
+
+def read_object(path) -> dict:
+    """The object that a JSON file holds."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise ImportRefused(f"{path}: expected JSON, got {error}") from None
+    if not isinstance(content, dict):
+        raise ImportRefused(f"{path}: expected an object, got {type(content).__name__}")
+    return content
