@@ -118,6 +118,7 @@ class EncodeCall {
   absl::Status EncodeFeature(int index, FeatureBatch& batch, EncodeNotes& notes);
   absl::Status EncodeFromCatalog(int index, int begin, int rows, FeatureColumn& out, OovCounter& oov);
   absl::Status MissingColumn(int index) const;
+  void SkipPads(int sequence, FeatureBatch& batch) const;
   std::string Place(int index) const;
 
   // Where candidates' or behaviors' items are in the catalog; empty until they are looked up.
@@ -362,6 +363,54 @@ absl::Status EncodeCall::EncodeFeature(int index, FeatureBatch& batch, EncodeNot
   return status;
 }
 
+// Takes the rows that `skipped` names, rising, out of a column of `rows`.
+void EraseRows(const std::vector<int>& skipped, int rows, FeatureColumn& column) {
+  const bool bag = !column.offsets.empty();
+  const size_t width = column.values.size() / static_cast<size_t>(rows);
+  size_t next = 0;  // of `skipped`
+  int kept = 0;
+  int32_t ids = 0;
+  for (int row = 0; row < rows; ++row) {
+    const int32_t begin = bag ? column.offsets[row] : row;
+    const int32_t end = bag ? column.offsets[row + 1] : row + 1;
+    if (bag) column.offsets[kept] = ids;
+    if (next < skipped.size() && skipped[next] == row) {
+      ++next;
+      continue;
+    }
+    if (!column.rows.empty()) {
+      std::copy(column.rows.begin() + begin, column.rows.begin() + end, column.rows.begin() + ids);
+    }
+    ids += end - begin;
+    std::copy_n(column.values.begin() + static_cast<int64_t>(row * width), width,
+                column.values.begin() + static_cast<int64_t>(kept * width));
+    ++kept;
+  }
+  if (bag) {
+    column.offsets.resize(kept + 1);
+    column.offsets[kept] = ids;
+  }
+  if (!column.rows.empty()) column.rows.resize(ids);
+  column.values.resize(kept * width);
+}
+
+void EncodeCall::SkipPads(int sequence, FeatureBatch& batch) const {
+  std::vector<int>& skipped = batch.skipped[sequence];
+  skipped.clear();
+  const int by = schema_.sequences[sequence].skip_pad_of;
+  const int rows = batch.sequence_lengths[sequence];
+  if (by < 0) return;
+  const int pad_row = static_cast<int>(schema_.feature(by).id().pad_row());
+  for (int row = 0; row < rows; ++row) {
+    if (batch.columns[by].rows[row] == pad_row) skipped.push_back(row);
+  }
+  if (skipped.empty()) return;
+  for (size_t i = 0; i < batch.columns.size(); ++i) {
+    if (schema_.sequence_of[i] == sequence) EraseRows(skipped, rows, batch.columns[i]);
+  }
+  batch.sequence_lengths[sequence] = rows - static_cast<int>(skipped.size());
+}
+
 absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
   if (absl::Status status = LocateUser(); !status.ok()) return status;
   const absl::StatusOr<int> candidates = LocateCandidates();
@@ -377,6 +426,8 @@ absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
   for (int i = 0; i < static_cast<int>(schema_.encoders.size()); ++i) {
     if (absl::Status status = EncodeFeature(i, batch, notes); !status.ok()) return status;
   }
+  batch.skipped.resize(histories_.size());
+  for (int s = 0; s < static_cast<int>(histories_.size()); ++s) SkipPads(s, batch);
 
   notes.unknown_columns.assign(unknown_behaviors_.begin(), unknown_behaviors_.end());
   notes.unknown_columns.insert(notes.unknown_columns.end(), unknown_user_.begin(), unknown_user_.end());

@@ -73,6 +73,11 @@ absl::StatusOr<std::unique_ptr<Schema>> Schema::Create(const v1::BundleManifest&
     }
   }
   if (absl::Status status = schema->SetItemFeature(); !status.ok()) return status;
+  for (SequenceSchema& sequence : schema->sequences) {
+    if (absl::Status status = schema->SetSkipPadOf(sequence); !status.ok()) {
+      return Invalid("sequence", sequence.sequence->name(), status.message());
+    }
+  }
 
   std::vector<CatalogRead> reads;
   for (int i = 0; i < manifest.features_size(); ++i) {
@@ -116,6 +121,24 @@ absl::Status Schema::AddSequence(const v1::Sequence& sequence) {
   }
   sequences.push_back({.sequence = &sequence, .features = {}});
   return absl::OkStatus();
+}
+
+absl::Status Schema::SetSkipPadOf(SequenceSchema& sequence) const {
+  const std::string& name = sequence.sequence->skip_pad_of();
+  if (name.empty()) return absl::OkStatus();
+  for (int i = 0; i < manifest->features_size(); ++i) {
+    const v1::Feature& candidate = manifest->features(i);
+    if (candidate.name() != name) continue;
+    if (&sequences[std::max(sequence_of[i], 0)] != &sequence || sequence_of[i] < 0 ||
+        candidate.id().bag() != v1::IdFeature::SINGLE || !candidate.id().has_pad_row()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got \"", name, "\""));
+    }
+    sequence.skip_pad_of = i;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("skip_pad_of: expected a feature, got \"", name, "\", which is none"));
 }
 
 absl::Status Schema::AddFeature(int index) {

@@ -26,6 +26,7 @@ struct SequenceSchema {
   const v1::Sequence* sequence = nullptr;
   FeatureIndex features;  // by field; time_since features, which have no column, are left out
   int time_feature = -1;  // one that reads the time, if any
+  int skip_pad_of = -1;   // the feature whose pad row leaves a behavior out, if any
 };
 
 struct Schema {
@@ -54,6 +55,7 @@ struct Schema {
   absl::Status AddSequence(const v1::Sequence& sequence);
   absl::Status AddFeature(int index);
   absl::Status SetItemFeature();
+  absl::Status SetSkipPadOf(SequenceSchema& sequence) const;
 };
 
 }  // namespace dinghy

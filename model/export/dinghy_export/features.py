@@ -273,7 +273,20 @@ class FeatureEncoder:
                 rows = columns[sequence].get(self._field(feature))
                 items = columns[sequence].get(self.item_feature, [])
                 values[name] = self._encode_or_catalog(feature, rows, items, lengths[sequence])
+        for name, sequence in self.sequences.items():
+            self._skip_pads(name, sequence.get("skipPadOf"), values, lengths)
         return Encoded(values, lengths, count)
+
+    def _skip_pads(self, name, by, values, lengths):
+        """Leaves out the behaviors of sequence `name` that take the pad row of feature `by`."""
+        if by is None:
+            return
+        feature = next(feature for feature in self.features if feature["name"] == by)
+        kept = values[by] != feature["id"]["padRow"]
+        for feature in self.features:
+            if feature["level"] == SEQUENCE and feature["sequence"] == name:
+                values[feature["name"]] = values[feature["name"]][kept]
+        lengths[name] = int(kept.sum())
 
     @staticmethod
     def _field(feature):
