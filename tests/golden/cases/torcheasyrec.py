@@ -1,12 +1,16 @@
-"""Cases of TorchEasyRec: one sequence encoder each, over raw vectors; its result is a layer's value. A bundle needs an
-output too: the sum of the encoder's result, the query and nothing else."""
+"""Cases of TorchEasyRec: one sequence encoder each, over raw vectors, or a whole model with its pipeline.config.
+
+An encoder's result is a layer's value. A bundle needs an output too: the sum of that result and the query."""
 
 import numpy as np
 
-from cases import OTHER_BAR, SCORE, VALUE, Expectation, NotSupported
+from cases import OTHER_BAR, PROBABILITY_BAR, SCORE, VALUE, Expectation, NotSupported
 from dinghy_export import features
 from dinghy_export.builder import Builder
 from dinghy_export.importers import torcheasyrec_layers as layers
+from dinghy_export.importers.text_format import parse
+from dinghy_export.importers.torcheasyrec import build_model
+from dinghy_export.importers.torcheasyrec_features import Settings
 from dinghy_export.importers.torcheasyrec_layers import Columns, MlpSpec
 from dinghy_export.importers.weights import Weights
 from dinghy_export.manifest import provenance
@@ -14,6 +18,8 @@ from dinghy_export.manifest import provenance
 
 def build(case, tensors):
     meta, inputs = case["meta"], case["inputs"]
+    if "config" in meta:
+        return _build_model(case, tensors)
     group = next(name for name in inputs if name.endswith(".query")).rsplit(".", 1)[0]
     queries, histories, lengths = (inputs[f"{group}.{part}"] for part in ("query", "sequence", "sequence_length"))
     built = _bundle(meta, tensors, len(queries[0]), len(histories[0][0]), len(histories[0]))
@@ -66,3 +72,31 @@ def _encoder(builder, weights, meta, query, sequence):
         return layers.add_self_attention_encoder(builder, weights, "", "out", sequence, options["multihead_attn_dim"],
                                                  options.get("num_heads", 8))
     raise NotSupported(model)
+
+
+# --- Whole models ---------------------------------------------------------------------------------------------------
+
+
+def _build_model(case, tensors):
+    """`rows`: the features of a user and a candidate each; of `clicks` a list a behavior, oldest first. No row of the data
+    of fg_mode FG_NONE stands for a missing value."""
+    settings = Settings(item="ad", actions={"clicks": ("click",)}, keep="OLDEST", newest_first=False)
+    built = build_model(Weights(tensors), parse(case["meta"]["config"], "config"), settings, "case")
+    requests, expectations = [], []
+    for index, row in enumerate(case["inputs"]["rows"]):
+        ad, cate, dwell = ([behavior[place] for behavior in row["clicks"]] for place in range(3))
+        requests.append({
+            "user": [features.floats("age", [row["age"]])] + (
+                [] if row["user_id"] is None else [features.ints("user_id", [row["user_id"]])]),
+            "candidates": [*(features.ints(name, [row[name]]) for name in ("ad", "cate", "price")),
+                           *(make(name, row[name], [len(row[name])])
+                             for make, name in ((features.ints, "tags"), (features.floats, "image")))],
+            "sequences": [{"sequence": "clicks", "columns": [features.ints("ad", ad), features.ints("cate", cate),
+                                                              features.floats("dwell", dwell)]}],
+        })
+        outputs = case["outputs_f64"]
+        expectations += [
+            Expectation(index, SCORE, "probs", 0, np.array(outputs["probs"][index]), PROBABILITY_BAR, "probs"),
+            Expectation(index, VALUE, "logit", 0, np.array(outputs["logits"][index : index + 1]), OTHER_BAR, "logits"),
+        ]
+    return built, requests, expectations
