@@ -153,6 +153,12 @@ class _Din:
     def build(self) -> Built:
         self._add_attention()
         self._add_tower()
+        refused = [feature["name"] for feature in self._b.features if feature.get("id", {}).get("unknown") == "REFUSE"]
+        if refused:
+            self._b.notes.append(
+                f'requests with ids of {", ".join(refused)} that have no row are refused, as DeepCTR-Torch fails on'
+                " them; --oov_row gives them one"
+            )
         self._b.output(self._serving.output, "tower", LINKS[self._options["task"]])
         self._weights.finish(ignore=["*.num_batches_tracked"])
         return self._b.build(self._serving.provenance)

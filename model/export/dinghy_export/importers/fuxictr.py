@@ -150,6 +150,7 @@ def build_din(weights, params, dataset, serving) -> Built:
     importer.check_names(groups)
     _add_attention(b, weights, options, groups, importer)
     _add_tower(b, weights, options, dataset, groups, importer)
+    importer.add_notes()
     b.output(dataset.labels[0], "tower", LINKS[options["task"]])
     weights.finish(ignore=["*.num_batches_tracked"])
     return b.build(serving.provenance)

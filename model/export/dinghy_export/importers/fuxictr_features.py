@@ -30,6 +30,7 @@ class FeatureImporter:
         self._tables = {}  # owner -> rows in the checkpoint, and their order in the bundle (None: the same)
         self._added = {}  # FuxiCTR's name -> the manifest's
         self._types = {}  # feature -> INT64 or STRING
+        self._unmapped = []  # the manifest's names of features without a vocabulary
         self._targets = set()
         catalog = serving.catalog or {"columns": []}
         self._catalog_columns = {column["feature"] for column in catalog["columns"]}
@@ -239,6 +240,13 @@ class FeatureImporter:
                 f"padding, got row {zeros[0] + 1}"
             )
 
+    def add_notes(self):
+        if self._unmapped:
+            self._b.notes.append(
+                f'ids of {", ".join(self._unmapped)} are rows of their tables, as FuxiCTR encodes them, and others are '
+                "refused: feature_vocab.json does not hold these features"
+            )
+
     # --- Ids and tables -----------------------------------------------------------------------------------------------
 
     def _add_id(self, name, full_name, level, source, bag="SINGLE", missing_id=None):
@@ -255,10 +263,7 @@ class FeatureImporter:
         vocabulary = self._dataset.vocabularies.get(name)
         kind, oov_row, unknown = features.identity(rows), None, "REFUSE"
         if vocabulary is None:
-            self._b.notes.append(
-                f'feature "{full_name}": ids are rows of its table, as FuxiCTR encodes them, and others are '
-                "refused: no feature_vocab.json was read"
-            )
+            self._unmapped.append(full_name)
         else:
             own = order_of(name, vocabulary, rows)
             if own != order:
