@@ -152,6 +152,15 @@ class WiringTest(unittest.TestCase):
                     ):
                         golden_requests_of(build(state, wiring), expected=logs)
 
+    def test_unknown_items(self):
+        _, state = random_state("original")
+        built = build(state, "original")
+        encode = built.encoder().encode
+        known = evaluate(built.manifest, built.tensors, encode(request_of([3, 4], [5])))
+        strange = evaluate(built.manifest, built.tensors, encode(request_of([3, ITEMS + 1, 4], [5, ITEMS + 1])))
+        self.assertEqual(strange.scores["logit"][0], known.scores["logit"][0])
+        self.assertTrue(any("the pad row of item_emb is not zero" in note for note in built.notes))
+
 
 class RefusalTest(unittest.TestCase):
     def refused(self, message, change=None, wiring="original", **arguments):
