@@ -1,4 +1,4 @@
-"""Cases of RecBole: `item_seq` is padded with zeros on the right, ids are internal ids, one row is one user and candidate."""
+"""Cases of RecBole: `item_seq` is padded with zeros on the right; ids are internal; a row is a user and a candidate."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def build(case, tensors):
         if meta["model"] == "DIN":
             expectations += [
                 Expectation(row, SCORE, "score", 0, np.array(outputs["prob"][row]), PROBABILITY_BAR, "prob"),
-                Expectation(row, VALUE, "tower", 0, np.array(outputs["logit"][row : row + 1]), OTHER_BAR, "logit"),
+                Expectation(row, VALUE, "tower", 0, np.array(outputs["logit"][row:row + 1]), OTHER_BAR, "logit"),
             ]
         else:
             expectations += [

@@ -27,13 +27,20 @@ def build(case, tensors):
     for row, (query, history, length) in enumerate(zip(queries, histories, lengths)):
         behaviors = history[:length]
         requests.append({
-            "candidates": [features.ints("item", [0]), features.floats("query", query, [len(query)])],
-            "sequences": [{"sequence": "history", "columns": [
-                features.floats("vector", [x for behavior in behaviors for x in behavior], [len(x) for x in behaviors])]}],
+            "candidates": [features.ints("item", [0]),
+                           features.floats("query", query, [len(query)])],
+            "sequences": [{
+                "sequence": "history", "columns": [
+                    features.floats("vector", [x for behavior in behaviors for x in behavior],
+                                    [len(x) for x in behaviors])
+                ]
+            }],
         })
         expected = np.array(case["outputs_f64"]["out"][row])
         expectations.append(Expectation(row, VALUE, "out", 0, expected, OTHER_BAR, "out"))
-        expectations.append(Expectation(row, SCORE, "sum", 0, expected.sum() + np.sum(query), OTHER_BAR, "sum of out and query"))
+        expectations.append(
+            Expectation(row, SCORE, "sum", 0,
+                        expected.sum() + np.sum(query), OTHER_BAR, "sum of out and query"))
     return built, requests, expectations
 
 
@@ -41,8 +48,9 @@ def _bundle(meta, tensors, query_width, width, max_length):
     builder = Builder("case", "item")
     builder.table("item", np.zeros((1, 1), dtype=np.float32))
     builder.sequence("history", ["view"], max_length, keep="OLDEST", pad="NONE")
-    builder.feature(features.id_feature("item", "CANDIDATE", "item", features.identity(1), oov_row=None, unknown="PAD_ROW",
-                                        negative="PAD_ROW"))
+    builder.feature(
+        features.id_feature("item", "CANDIDATE", "item", features.identity(1), oov_row=None, unknown="PAD_ROW",
+                            negative="PAD_ROW"))
     builder.feature(features.vector_feature("query", "CANDIDATE", query_width))
     builder.feature(features.vector_feature("history.vector", "SEQUENCE", width, source="EVENT"))
     query, sequence = Columns([("query", query_width)]), Columns([("history.vector", width)])
@@ -78,25 +86,31 @@ def _encoder(builder, weights, meta, query, sequence):
 
 
 def _build_model(case, tensors):
-    """`rows`: the features of a user and a candidate each; of `clicks` a list a behavior, oldest first. No row of the data
-    of fg_mode FG_NONE stands for a missing value."""
+    """`rows`: the features of a user and a candidate each, as data of fg_mode FG_NONE has them; of `clicks` a list a
+    behavior, oldest first."""
     settings = Settings(item="ad", actions={"clicks": ("click",)}, keep="OLDEST", newest_first=False)
     built = build_model(Weights(tensors), parse(case["meta"]["config"], "config"), settings, "case")
     requests, expectations = [], []
     for index, row in enumerate(case["inputs"]["rows"]):
         ad, cate, dwell = ([behavior[place] for behavior in row["clicks"]] for place in range(3))
         requests.append({
-            "user": [features.floats("age", [row["age"]])] + (
-                [] if row["user_id"] is None else [features.ints("user_id", [row["user_id"]])]),
-            "candidates": [*(features.ints(name, [row[name]]) for name in ("ad", "cate", "price")),
-                           *(make(name, row[name], [len(row[name])])
-                             for make, name in ((features.ints, "tags"), (features.floats, "image")))],
-            "sequences": [{"sequence": "clicks", "columns": [features.ints("ad", ad), features.ints("cate", cate),
-                                                              features.floats("dwell", dwell)]}],
+            "user": [features.floats("age", [row["age"]])] +
+            ([] if row["user_id"] is None else [features.ints("user_id", [row["user_id"]])]),
+            "candidates": [
+                *(features.ints(name, [row[name]]) for name in ("ad", "cate", "price")),
+                *(make(name, row[name], [len(row[name])])
+                  for make, name in ((features.ints, "tags"), (features.floats, "image")))
+            ],
+            "sequences": [{
+                "sequence": "clicks",
+                "columns": [features.ints("ad", ad),
+                            features.ints("cate", cate),
+                            features.floats("dwell", dwell)]
+            }],
         })
         outputs = case["outputs_f64"]
         expectations += [
             Expectation(index, SCORE, "probs", 0, np.array(outputs["probs"][index]), PROBABILITY_BAR, "probs"),
-            Expectation(index, VALUE, "logit", 0, np.array(outputs["logits"][index : index + 1]), OTHER_BAR, "logits"),
+            Expectation(index, VALUE, "logit", 0, np.array(outputs["logits"][index:index + 1]), OTHER_BAR, "logits"),
         ]
     return built, requests, expectations

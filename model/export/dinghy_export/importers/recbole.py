@@ -3,9 +3,9 @@
     python3 -m dinghy_export import --from recbole --checkpoint saved/DIN-Jun-01-2024_08-00-00.pth \\
         --unknown pad --action click --name news --version 1 --out models
 
-The checkpoint holds the configuration (a pickled Config) and the state dict. A DIN checkpoint holds its dataset too, with
-tokens and item features; a SASRec checkpoint does not: its tokens come from the saved dataset (`save_dataset: True`) or
-from text files. Read inertly: nothing in these files is run, and RecBole is not needed.
+The checkpoint holds the configuration (a pickled Config) and the state dict. A DIN checkpoint holds its dataset too,
+with tokens and item features; a SASRec checkpoint does not: its tokens come from the saved dataset (`save_dataset:
+True`) or from text files. Read inertly: nothing in these files is run, and RecBole is not needed.
 
 Below the command there are build_din and build_sasrec, from weights and what the dataset says, without files.
 """
@@ -41,19 +41,24 @@ class Requests:
 
 
 def add_arguments(parser):
-    parser.add_argument("--dataset", metavar="FILE", help="RecBole's saved dataset, <checkpoint_dir>/<dataset>-<class>.pth "
-                        "(save_dataset: True): tokens, where the checkpoint does not hold them")
-    parser.add_argument("--vocabulary", action="append", default=[], metavar="FIELD=FILE",
-                        help="instead of a dataset: the tokens of a field, one a line, in the order of the internal ids "
-                        "from 1 (0 is [PAD] and has no line)")
-    parser.add_argument("--item_features", metavar="FILE", help="instead of a dataset: RecBole's .item file, with the same "
+    parser.add_argument(
+        "--dataset", metavar="FILE", help="RecBole's saved dataset, <checkpoint_dir>/<dataset>-<class>.pth "
+        "(save_dataset: True): tokens, where the checkpoint does not hold them")
+    parser.add_argument(
+        "--vocabulary", action="append", default=[], metavar="FIELD=FILE",
+        help="instead of a dataset: the tokens of a field, one a line, in the order of the internal ids "
+        "from 1 (0 is [PAD] and has no line)")
+    parser.add_argument("--item_features", metavar="FILE",
+                        help="instead of a dataset: RecBole's .item file, with the same "
                         "columns as in training")
-    parser.add_argument("--internal_ids", action="store_true", help="requests and histories bring RecBole's internal ids")
+    parser.add_argument("--internal_ids", action="store_true",
+                        help="requests and histories bring RecBole's internal ids")
     parser.add_argument("--action", action="append", required=True, dest="actions", metavar="ACTION",
                         help="events with this action are the history; may be repeated")
-    parser.add_argument("--unknown", required=True, choices=("refuse", "pad"),
-                        help="items that training did not see: refuse the request, or take the pad row as a candidate "
-                        "and leave them out of the history. RecBole itself refuses them")
+    parser.add_argument(
+        "--unknown", required=True, choices=("refuse", "pad"),
+        help="items that training did not see: refuse the request, or take the pad row as a candidate "
+        "and leave them out of the history. RecBole itself refuses them")
     parser.add_argument("--integer", action="append", default=[], metavar="FIELD",
                         help="this field's tokens are decimal numbers and come as integers; may be repeated")
     parser.add_argument("--sequence", default="history", metavar="NAME", help="name of the history (default: history)")
@@ -67,8 +72,8 @@ def import_model(args):
     model = str(config.get("model"))
     requests = Requests(tuple(args.actions), "PAD_ROW" if args.unknown == "pad" else "REFUSE", args.sequence,
                         args.output_name, tuple(args.integer))
-    items = find_items(checkpoint.objects, Sources(args.dataset, _paths(args.vocabulary), args.item_features,
-                                                   args.internal_ids), config)
+    items = find_items(checkpoint.objects,
+                       Sources(args.dataset, _paths(args.vocabulary), args.item_features, args.internal_ids), config)
     origin = provenance(f"RecBole {model}", args.data or str(config.get("dataset")), args.created,
                         **{name: config[name] for name in ("seed", "epochs") if name in config})
     builders = {"DIN": build_din, "SASRec": build_sasrec}
@@ -84,20 +89,23 @@ def build_din(weights, config, items, requests, name, origin=None):
     """DIN (Zhou et al., 2018) as RecBole has it. `config`: its final_config_dict; `items`: ItemData."""
     embedded = [name for name in items.numerical if name in (config.get("numerical_features") or [])]
     if embedded:
-        raise ImportRefused(f'config "numerical_features": expected no item field, got {", ".join(embedded)}: embeddings of '
-                            "float fields are not supported")
+        raise ImportRefused(
+            f'config "numerical_features": expected no item field, got {", ".join(embedded)}: embeddings of '
+            "float fields are not supported")
     if len(items.fields) > 1 and not items.values:
         raise ImportRefused(f'field "{items.fields[1].name}": expected its values for every item, got none')
     pooling = config.get("pooling_mode")
     bag = {"mean": "BAG_MEAN", "sum": "BAG_SUM"}.get(pooling)
     if bag is None:
-        raise ImportRefused(f'config "pooling_mode": expected mean or sum, got {pooling!r}: a maximum over a token_seq field '
-                            "is not supported")
+        raise ImportRefused(
+            f'config "pooling_mode": expected mean or sum, got {pooling!r}: a maximum over a token_seq field '
+            "is not supported")
     max_length = _positive(config, "MAX_ITEM_LIST_LENGTH")
     for kind in ("float_embedding_table", "float_seq_embedding_table"):
         if weights.names(f"embedding_layer.{kind}.item"):
-            raise ImportRefused(f'tensor "{weights.names(f"embedding_layer.{kind}.item")[0]}": expected no float fields of '
-                                "items in numerical_features, which are not supported")
+            raise ImportRefused(
+                f'tensor "{weights.names(f"embedding_layer.{kind}.item")[0]}": expected no float fields of '
+                "items in numerical_features, which are not supported")
     builder = Builder(name, items.fields[0].name)
     names = _add_item_features(builder, weights, items, requests, max_length, bag)
     width = sum(table["dim"] for table in builder.tables)
@@ -110,11 +118,12 @@ def build_din(weights, config, items, requests, name, origin=None):
         weight = weights.take(f"{prefix}.weight", [None, columns])
         layers.append(builder.dense(f"interest.{index}", weight, weights.take(f"{prefix}.bias"), "SIGMOID"))
         columns = weight.shape[0]
-    layers.append(builder.dense(f"interest.{len(attention)}", weights.take("attention.dense.weight", [1, columns]),
-                                weights.take("attention.dense.bias", [1])))
+    layers.append(
+        builder.dense(f"interest.{len(attention)}", weights.take("attention.dense.weight", [1, columns]),
+                      weights.take("attention.dense.bias", [1])))
     builder.layer("interest", "targetAttention", query=names, keys=keys, values=keys,
-                  din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"], "layers": layers},
-                  normalization="NONE", empty="ZEROS", scale=1.0 / math.sqrt(width))
+                  din={"parts": ["QUERY", "KEY", "DIFFERENCE", "PRODUCT"],
+                       "layers": layers}, normalization="NONE", empty="ZEROS", scale=1.0 / math.sqrt(width))
     builder.layer("crossed", "multiply", terms=[{"inputs": ["interest"]}, {"inputs": names}])
 
     top = _walk_mlp(weights, "dnn_mlp_layers.mlp_layers")
@@ -125,15 +134,18 @@ def build_din(weights, config, items, requests, name, origin=None):
         columns = weight.shape[0]
         norm = _batch_norm(builder, weights, prefix, f"tower.{index}.norm", columns)
         # RecBole's Dice: alpha is a constant 0 outside the state dict, and p has no norm of its own.
-        layers.append(builder.dense(f"tower.{index}", weight, weights.take(f"{prefix}.bias"), "DICE", norm,
-                                    builder.dice(f"tower.{index}", [0.0])))
-    layers.append(builder.dense(f"tower.{len(top)}", weights.take("dnn_predict_layers.weight", [1, columns]),
-                                weights.take("dnn_predict_layers.bias", [1])))
+        layers.append(
+            builder.dense(f"tower.{index}", weight, weights.take(f"{prefix}.bias"), "DICE", norm,
+                          builder.dice(f"tower.{index}", [0.0])))
+    layers.append(
+        builder.dense(f"tower.{len(top)}", weights.take("dnn_predict_layers.weight", [1, columns]),
+                      weights.take("dnn_predict_layers.bias", [1])))
     builder.layer("tower", "mlp", inputs=["interest", *names, "crossed"], layers=layers)
     builder.output(requests.output, "tower", "SIGMOID")
-    users = weights.names("embedding_layer.token_embedding_table.user") + weights.names(
-        "embedding_layer.token_seq_embedding_table.user") + weights.names("embedding_layer.float_embedding_table.user") + \
-        weights.names("embedding_layer.float_seq_embedding_table.user")
+    users = [
+        tensor for kind in ("token", "token_seq", "float", "float_seq")
+        for tensor in weights.names(f"embedding_layer.{kind}_embedding_table.user")
+    ]
     if users:
         builder.notes.append("user features are left out: RecBole's DIN embeds them and then does not use them")
     weights.finish(ignore=["*.num_batches_tracked", *users])
@@ -160,8 +172,9 @@ def build_sasrec(weights, config, items, requests, name, origin=None):
     if item.tokens is None and item.rows == 0:
         item = ItemField(item.name, item.kind, table.shape[0])
     if item.rows != table.shape[0]:
-        raise ImportRefused(f'field "{item.name}": expected {table.shape[0]} internal ids as the item embedding has rows, '
-                            f"got {item.rows}")
+        raise ImportRefused(
+            f'field "{item.name}": expected {table.shape[0]} internal ids as the item embedding has rows, '
+            f"got {item.rows}")
     builder.table(item.name, table)
     _add_sequence(builder, requests, item.name, max_length)
     _add_field(builder, item, requests, "REQUEST", "EVENT", None)
@@ -171,8 +184,8 @@ def build_sasrec(weights, config, items, requests, name, origin=None):
                              function)
 
     def norm(prefix, name):
-        return builder.layer_norm(name, weights.take(f"{prefix}.weight", [width]), weights.take(f"{prefix}.bias", [width]),
-                                  epsilon=epsilon)
+        return builder.layer_norm(name, weights.take(f"{prefix}.weight", [width]),
+                                  weights.take(f"{prefix}.bias", [width]), epsilon=epsilon)
 
     inner = _positive(config, "inner_size")
     blocks = []
@@ -180,20 +193,24 @@ def build_sasrec(weights, config, items, requests, name, origin=None):
         attention, ffn = (f"trm_encoder.layer.{index}.{part}" for part in ("multi_head_attention", "feed_forward"))
         ours = f"encoder.blocks.{index}"
         blocks.append({
-            **{part: linear(f"{attention}.{part}", f"{ours}.{part}", [width, width]) for part in ("query", "key", "value")},
+            **{part: linear(f"{attention}.{part}", f"{ours}.{part}", [width, width])
+               for part in ("query", "key", "value")},
             "out": linear(f"{attention}.dense", f"{ours}.out", [width, width]),
             "attentionNorm": norm(f"{attention}.LayerNorm", f"{ours}.attention_norm"),
-            "ffn": [linear(f"{ffn}.dense_1", f"{ours}.ffn.0", [inner, width], activation),
-                    linear(f"{ffn}.dense_2", f"{ours}.ffn.1", [width, inner])],
+            "ffn": [
+                linear(f"{ffn}.dense_1", f"{ours}.ffn.0", [inner, width], activation),
+                linear(f"{ffn}.dense_2", f"{ours}.ffn.1", [width, inner])
+            ],
             "ffnNorm": norm(f"{ffn}.LayerNorm", f"{ours}.ffn_norm"),
         })
     # Causal, and the pads come behind: no real behavior sees one, so its additive mask of -10000 is as good as a mask.
     builder.layer(
         "encoder", "selfAttention", inputs=[f"{requests.sequence}.{item.name}"], blocks=blocks, heads=heads,
-        wiring="POST_NORM", causal=True, inputScale=1.0, pads="MASKED", inputNorm=norm("LayerNorm", "encoder.input_norm"),
-        positions={"tensor": builder.tensor("encoder.positions", weights.take("position_embedding.weight",
-                                                                               [max_length, width])),
-                   "origin": "FROM_OLDEST"})
+        wiring="POST_NORM", causal=True, inputScale=1.0, pads="MASKED",
+        inputNorm=norm("LayerNorm", "encoder.input_norm"), positions={
+            "tensor": builder.tensor("encoder.positions", weights.take("position_embedding.weight",
+                                                                       [max_length, width])), "origin": "FROM_OLDEST"
+        })
     builder.layer("state", "pooling", inputs=["encoder"], method="LAST", empty="ZEROS")
     builder.layer("logit", "dot", left=["state"], right=[item.name])
     builder.output(requests.output, "logit", "RAW")
@@ -214,7 +231,7 @@ def _add_item_features(builder, weights, items, requests, max_length, bag):
     table = weights.take(_ITEM_TABLES, [sum(item.rows for item in single), None])
     begin = 0
     for item in single:
-        builder.table(item.name, table[begin : begin + item.rows])
+        builder.table(item.name, table[begin:begin + item.rows])
         begin += item.rows
     for index, item in enumerate(several):
         builder.table(item.name, weights.take(f"{_SEQ_TABLES}.{index}.weight", [item.rows, table.shape[1]]))
@@ -247,9 +264,10 @@ def _add_field(builder, item, requests, candidate_source, sequence_source, bag):
     missing = None if candidate_source == "REQUEST" else "PAD_ROW"
     for level, name, source in (("CANDIDATE", item.name, candidate_source),
                                 ("SEQUENCE", f"{requests.sequence}.{item.name}", sequence_source)):
-        builder.feature(features.id_feature(
-            name, level, item.name, vocabulary, source=source, type="INT64" if integer else "STRING", bag=bag or "SINGLE",
-            pad_row=0, oov_row=None, unknown=unknown, negative=unknown, missing_id=missing))
+        builder.feature(
+            features.id_feature(name, level, item.name, vocabulary, source=source,
+                                type="INT64" if integer else "STRING", bag=bag or "SINGLE", pad_row=0, oov_row=None,
+                                unknown=unknown, negative=unknown, missing_id=missing))
 
 
 def _catalog(items, requests):
@@ -264,8 +282,8 @@ def _catalog(items, requests):
             columns.append(make(item.name, [item.value(row, integer) for row in values]))
         else:
             known = [[id for id in (value if item.kind == "token_seq" else [value]) if id != 0] for value in values]
-            columns.append(make(item.name, [item.value(id, integer) for row in known for id in row],
-                                [len(row) for row in known]))
+            columns.append(
+                make(item.name, [item.value(id, integer) for row in known for id in row], [len(row) for row in known]))
     return {"columns": columns}
 
 
@@ -274,7 +292,7 @@ def _catalog(items, requests):
 
 def _walk_mlp(weights, prefix):
     """Prefixes of the Linears of an MLPLayers, in order: dropout, batch norm and activation shift their numbers."""
-    numbers = sorted({int(name[len(prefix) + 1 :].split(".")[0]) for name in weights.names(f"{prefix}.")})
+    numbers = sorted({int(name[len(prefix) + 1:].split(".")[0]) for name in weights.names(f"{prefix}.")})
     linear = [number for number in numbers if not weights.has(f"{prefix}.{number}.running_mean")]
     if not linear:
         raise ImportRefused(f'tensor "{prefix}.1.weight": expected in the checkpoint, got no tensor under "{prefix}"')
@@ -285,8 +303,8 @@ def _batch_norm(builder, weights, linear, name, width):
     """The batch norm that follows a Linear in RecBole's DIN, always affine."""
     stem, number = linear.rsplit(".", 1)
     norm = f"{stem}.{int(number) + 1}"
-    mean, variance, weight, bias = (weights.take(f"{norm}.{part}", [width])
-                                    for part in ("running_mean", "running_var", "weight", "bias"))
+    mean, variance, weight, bias = (
+        weights.take(f"{norm}.{part}", [width]) for part in ("running_mean", "running_var", "weight", "bias"))
     return builder.batch_norm(name, mean, variance, weight, bias, epsilon=DICE_NORM_EPSILON)
 
 

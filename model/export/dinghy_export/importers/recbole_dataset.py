@@ -46,7 +46,8 @@ class ItemField:
         if integer:
             bad = next((token for token in tokens[1:] if str(_whole(token)) != token), None)
             if bad is not None:
-                raise ImportRefused(f'field "{self.name}": expected decimal numbers, as it is to come as integers, got {bad!r}')
+                raise ImportRefused(
+                    f'field "{self.name}": expected decimal numbers, as it is to come as integers, got {bad!r}')
         return tokens[1:]
 
 
@@ -74,8 +75,9 @@ def config_of(objects) -> dict:
     config = objects.get("config") if isinstance(objects, dict) else None
     values = config.attribute("final_config_dict") if isinstance(config, Inert) else config
     if not isinstance(values, dict):
-        raise ImportRefused('checkpoint: expected "config" as RecBole\'s trainer saves it, with a final_config_dict, got '
-                            f"{'no config' if config is None else type(config).__name__}")
+        raise ImportRefused(
+            'checkpoint: expected "config" as RecBole\'s trainer saves it, with a final_config_dict, got '
+            f"{'no config' if config is None else type(config).__name__}")
     return values
 
 
@@ -104,9 +106,10 @@ def find_items(objects, sources, config) -> ItemData:
         if item.name in tokens:
             item.tokens, item.rows = tokens[item.name], len(tokens[item.name])
         elif not sources.internal_ids:
-            raise ImportRefused(f'field "{item.name}": expected its tokens, got none: RecBole keeps them in the dataset; name '
-                                f"the saved one with --dataset (save_dataset: True), a file with --vocabulary "
-                                f"{item.name}=FILE, or say --internal_ids")
+            raise ImportRefused(
+                f'field "{item.name}": expected its tokens, got none: RecBole keeps them in the dataset; name '
+                f"the saved one with --dataset (save_dataset: True), a file with --vocabulary "
+                f"{item.name}=FILE, or say --internal_ids")
         if sources.internal_ids:
             item.tokens = None
     return items
@@ -126,7 +129,8 @@ def _saved(path):
     try:
         with open(path, "rb") as file:
             dataset = InertUnpickler(file).load()
-    except (CheckpointError, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
+    except (CheckpointError, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError,
+            TypeError) as error:
         raise ImportRefused(f"{path}: expected a dataset that RecBole saved, got something else ({error})") from None
     if not isinstance(dataset, Inert) or dataset.attribute("field2id_token") is None:
         raise ImportRefused(f"{path}: expected a dataset that RecBole saved, got {dataset!r}"[:300])
@@ -135,14 +139,15 @@ def _saved(path):
 
 def _from_interaction(found, dataset, item_id, tokens, config):
     """item_feat as tensors, as the dataset of a trained model has them."""
-    values = dataset.attribute("item_feat").attribute("interaction") if isinstance(dataset.attribute("item_feat"), Inert) \
-        else None
+    table = dataset.attribute("item_feat")
+    values = table.attribute("interaction") if isinstance(table, Inert) else None
     if not isinstance(values, dict):
         if config.get("model") != "DIN":  # only the item id is read
             return ItemData([ItemField(item_id, "token", 0)])
-        raise ImportRefused(f"{found}: expected item features as tensors, got "
-                            f"{getattr(dataset.attribute('item_feat'), 'path', 'nothing')}; give RecBole's .item file with "
-                            "--item_features")
+        raise ImportRefused(
+            f"{found}: expected item features as tensors, got "
+            f"{getattr(table, 'path', 'nothing')}; give RecBole's .item file with "
+            "--item_features")
     kinds = {name: _kind(kind) for name, kind in (dataset.attribute("field2type") or {}).items()}
     items = ItemData([])
     for name, column in values.items():
@@ -153,7 +158,8 @@ def _from_interaction(found, dataset, item_id, tokens, config):
             continue
         array = column.array() if isinstance(column, StoredTensor) else np.asarray(column)
         if array.ndim != (2 if kinds[name] == "token_seq" else 1) or array.dtype.kind != "i":
-            raise ImportRefused(f'field "{name}": expected internal ids, got {array.dtype} of shape {list(array.shape)}')
+            raise ImportRefused(
+                f'field "{name}": expected internal ids, got {array.dtype} of shape {list(array.shape)}')
         items.fields.append(ItemField(name, kinds[name], int(array.max(initial=0)) + 1))
         items.values[name] = array.tolist()
     _check_item_id(items, item_id, found)
@@ -176,14 +182,15 @@ def _from_atomic_file(path, item_id, tokens, config):
     read = [(place, name, kind) for place, (name, kind) in enumerate(head)
             if (load is None or load == "*" or name in load) and name not in (unload or ())]
     read.sort(key=lambda column: column[1] != item_id)
-    items = ItemData([ItemField(name, kind, 0) for _, name, kind in read if kind in ("token", "token_seq")],
-                     {}, [name for _, name, kind in read if kind in ("float", "float_seq")])
+    items = ItemData([ItemField(name, kind, 0) for _, name, kind in read if kind in ("token", "token_seq")], {},
+                     [name for _, name, kind in read if kind in ("float", "float_seq")])
     _check_item_id(items, item_id, path)
     ids = {}
     for item in items.fields:
         if item.name not in tokens:
-            raise ImportRefused(f'field "{item.name}": expected its tokens, to find the ids of {path}, got none; give them with '
-                                "--dataset or --vocabulary")
+            raise ImportRefused(
+                f'field "{item.name}": expected its tokens, to find the ids of {path}, got none; give them with '
+                "--dataset or --vocabulary")
         ids[item.name] = {token: id for id, token in enumerate(tokens[item.name])}
         count = len(tokens[item_id])
         items.values[item.name] = [[] if item.kind == "token_seq" else 0 for _ in range(count)]
@@ -204,8 +211,9 @@ def _from_atomic_file(path, item_id, tokens, config):
                 [by_name[item.name]] if by_name[item.name] else []
             unknown = next((text for text in texts if text not in ids[item.name]), None)
             if unknown is not None:
-                raise ImportRefused(f'{path}, line {number}: expected tokens of "{item.name}" that training saw, got {unknown!r}')
-            found = [ids[item.name][text] for text in texts][: cut.get(item.name)]
+                raise ImportRefused(
+                    f'{path}, line {number}: expected tokens of "{item.name}" that training saw, got {unknown!r}')
+            found = [ids[item.name][text] for text in texts][:cut.get(item.name)]
             items.values[item.name][row] = found if item.kind == "token_seq" else (found or [0])[0]
     return items
 

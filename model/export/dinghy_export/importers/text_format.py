@@ -12,7 +12,8 @@ import re
 
 from dinghy_export.importers.weights import ImportRefused
 
-_TOKEN = re.compile(r"""
+_TOKEN = re.compile(
+    r"""
     (?P<space>\s+|\#[^\n]*)
   | (?P<separator>[,;])
   | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -30,7 +31,6 @@ class Name(str):
 
 class Message:
     """A message's fields; each of its readers marks what it reads. Errors name the path of the field."""
-
     def __init__(self, path):
         self.path = path
         self._fields = {}  # name -> values
@@ -113,7 +113,8 @@ class Message:
 
     def _integer(self, name, value):
         if type(value) is not int or value < 0:
-            raise self.refusal(name, f"expected a whole number, got {value if not isinstance(value, Message) else 'a message'}")
+            raise self.refusal(
+                name, f"expected a whole number, got {value if not isinstance(value, Message) else 'a message'}")
         return value
 
 
@@ -130,7 +131,8 @@ class _Parser:
         while place < len(text):
             match = _TOKEN.match(text, place)
             if match is None:
-                raise ImportRefused(f"{path}, line {line}: expected protobuf's text format, got {text[place:place + 20]!r}")
+                raise ImportRefused(
+                    f"{path}, line {line}: expected protobuf's text format, got {text[place:place + 20]!r}")
             if match.lastgroup != "space":
                 self._tokens.append((match.lastgroup, match.group(), line))
             line += match.group().count("\n")
@@ -196,7 +198,8 @@ class _Parser:
         return self._tokens[self._next][:2] == ("mark", mark)
 
     def _refusal(self, line, expected, value):
-        return ImportRefused(f"{self._path}, line {line}: expected {expected}, got {repr(value) if value else 'the end'}")
+        return ImportRefused(
+            f"{self._path}, line {line}: expected {expected}, got {repr(value) if value else 'the end'}")
 
 
 def _unescape(text):
@@ -209,7 +212,7 @@ def _unescape(text):
 
     parts, end = [], 0
     for match in _ESCAPE.finditer(text):
-        parts += [text[end : match.start()].encode(), plain(match)]
+        parts += [text[end:match.start()].encode(), plain(match)]
         end = match.end()
     return b"".join(parts + [text[end:].encode()]).decode(errors="replace")
 

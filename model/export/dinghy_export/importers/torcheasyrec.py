@@ -5,8 +5,8 @@
         --name ads --version 1 --out models
 
 Taken over: deep feature groups with their sequence encoders (DINEncoder, SimpleAttention, PoolingEncoder,
-MultiWindowDINEncoder, SelfAttentionEncoder), sequence groups, towers, DIN towers and the final MLP; id_feature, raw_feature
-and sequence_feature of these. All else is refused by its name.
+MultiWindowDINEncoder, SelfAttentionEncoder), sequence groups, towers, DIN towers and the final MLP; id_feature,
+raw_feature and sequence_feature of these. All else is refused by its name.
 
 TorchEasyRec writes a folder of torch.distributed.checkpoint; PyTorch 2 makes one file of it:
 
@@ -26,23 +26,27 @@ from dinghy_export.manifest import provenance
 
 _TRAINING_ONLY = ("metrics", "train_metrics", "use_pareto_loss_weight", "kernel")
 
-
 # --- The command ----------------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser):
     parser.add_argument("--config", required=True, metavar="FILE", help="pipeline.config, protobuf's text format")
-    parser.add_argument("--item", required=True, metavar="FEATURE", help="the feature that holds the candidates' item id")
-    parser.add_argument("--action", action="append", default=[], dest="actions", metavar="[SEQUENCE=]ACTION",
-                        help="action of the events that make a sequence, of all sequences where none is named; may be repeated")
+    parser.add_argument("--item", required=True, metavar="FEATURE",
+                        help="the feature that holds the candidates' item id")
+    parser.add_argument(
+        "--action", action="append", default=[], dest="actions", metavar="[SEQUENCE=]ACTION",
+        help="action of the events that make a sequence, of all sequences where none is named; may be repeated")
     parser.add_argument("--keep", required=True, choices=("newest", "oldest"),
                         help="which behaviors stay of more than sequence_length, as the training data was cut")
-    parser.add_argument("--order", choices=("newest-first", "oldest-first"), help="the order of behaviors in the training "
-                        "data; needed where windows or max_seq_length are counted from the first")
-    parser.add_argument("--encoded", action="store_true", help="requests bring the row numbers that pyfg gives, as data of "
+    parser.add_argument(
+        "--order", choices=("newest-first", "oldest-first"), help="the order of behaviors in the training "
+        "data; needed where windows or max_seq_length are counted from the first")
+    parser.add_argument("--encoded", action="store_true",
+                        help="requests bring the row numbers that pyfg gives, as data of "
                         "fg_mode FG_NONE does")
-    parser.add_argument("--catalog", metavar="FILE", help="item features: JSON lines, one object an item, such as "
-                        '{"adgroup_id": 5, "cate_id": 3, "tags": [1, 2]}')
+    parser.add_argument(
+        "--catalog", metavar="FILE", help="item features: JSON lines, one object an item, such as "
+        '{"adgroup_id": 5, "cate_id": 3, "tags": [1, 2]}')
     parser.add_argument("--user", action="append", default=[], metavar="FEATURE",
                         help="this feature is the same for all candidates, where its expression does not say it")
     parser.add_argument("--candidate", action="append", default=[], metavar="FEATURE",
@@ -51,15 +55,16 @@ def add_arguments(parser):
 
 def import_model(args):
     if os.path.isdir(args.checkpoint):
-        raise ImportRefused(f"{args.checkpoint}: expected a file, got a folder; where it is torch.distributed.checkpoint's, "
-                            f"make a file of it with PyTorch 2: python3 -m torch.distributed.checkpoint.format_utils "
-                            f"dcp_to_torch {args.checkpoint} model.pth")
+        raise ImportRefused(
+            f"{args.checkpoint}: expected a file, got a folder; where it is torch.distributed.checkpoint's, "
+            f"make a file of it with PyTorch 2: python3 -m torch.distributed.checkpoint.format_utils "
+            f"dcp_to_torch {args.checkpoint} model.pth")
     with open(args.config, encoding="utf-8") as file:
         config = parse(file.read(), args.config)
-    settings = Settings(
-        item=args.item, actions=_actions(args.actions), keep=args.keep.upper(),
-        newest_first={None: None, "newest-first": True, "oldest-first": False}[args.order], encoded=args.encoded,
-        user=tuple(args.user), candidate=tuple(args.candidate), catalog=_read_catalog(args.catalog))
+    settings = Settings(item=args.item, actions=_actions(args.actions), keep=args.keep.upper(),
+                        newest_first={None: None, "newest-first": True,
+                                      "oldest-first": False}[args.order], encoded=args.encoded, user=tuple(args.user),
+                        candidate=tuple(args.candidate), catalog=_read_catalog(args.catalog))
     return build_model(Weights.of_file(args.checkpoint), config, settings, args.name,
                        provenance("TorchEasyRec", args.data, args.created))
 
@@ -110,14 +115,18 @@ def build_model(weights, config, settings, name, origin=None):
     groups = _Groups(builder, weights, settings, inputs, f"{prefix}embedding_group.", model.messages("feature_groups"))
     kinds = [kind for kind in ("multi_tower", "multi_tower_din") if model.has(kind)]
     if len(kinds) != 1:
-        others = [field for field in model.names() if field not in ("feature_groups", "num_class", "losses", *_TRAINING_ONLY)]
+        others = [
+            field for field in model.names() if field not in ("feature_groups", "num_class", "losses", *_TRAINING_ONLY)
+        ]
         raise model.refusal("model", f"expected multi_tower or multi_tower_din, got {', '.join(others) or 'none'}")
     towers = _add_towers(builder, weights, groups, prefix, model.message(kinds[0]))
     _add_output(builder, weights, f"{prefix}output_mlp", towers, model)
     model.finish()
     config.finish()
-    weights.finish(ignore=["*.num_batches_tracked", "*.windows_len", "*.cumsum_windows_len",
-                           *(f"{prefix}_{kind}_modules.*" for kind in ("loss", "metric", "train_metric"))])
+    weights.finish(ignore=[
+        "*.num_batches_tracked", "*.windows_len", "*.cumsum_windows_len", *(
+            f"{prefix}_{kind}_modules.*" for kind in ("loss", "metric", "train_metric"))
+    ])
     return builder.build(origin or provenance("TorchEasyRec", "", "1970-01-01T00:00:00Z"))
 
 
@@ -133,8 +142,8 @@ def _fg_mode(data):
 
 def _mlp_spec(message):
     message.ignore("dropout_ratio")
-    spec = MlpSpec(message.integers("hidden_units"), message.text("activation", "nn.ReLU"), message.flag("use_bn", False),
-                   message.flag("bias", True), message.flag("use_ln", False))
+    spec = MlpSpec(message.integers("hidden_units"), message.text("activation", "nn.ReLU"),
+                   message.flag("use_bn", False), message.flag("bias", True), message.flag("use_ln", False))
     message.finish()
     return spec
 
@@ -157,17 +166,20 @@ def _add_towers(builder, weights, groups, prefix, model) -> Columns:
     for index, tower in enumerate(model.messages("din_towers")):
         group = tower.text("input")
         query, sequence = groups.sequence(group)
-        output += layers.add_din_encoder(builder, weights, f"{prefix}din_towers.{index}", f"din.{group}", query, sequence,
-                                         _mlp_spec(_required(tower, "attn_mlp")))
+        output += layers.add_din_encoder(builder, weights, f"{prefix}din_towers.{index}", f"din.{group}", query,
+                                         sequence, _mlp_spec(_required(tower, "attn_mlp")))
         tower.finish()
     if model.has("final"):
-        output = layers.add_mlp(builder, weights, f"{prefix}final_mlp", "final", output, _mlp_spec(model.message("final")))
+        output = layers.add_mlp(builder, weights, f"{prefix}final_mlp", "final", output,
+                                _mlp_spec(model.message("final")))
     model.finish()
     return output
 
 
-_LINKS = {"binary_cross_entropy": "probs", "binary_focal_loss": "probs", "softmax_cross_entropy": "probs1",
-          "jrc_loss": "probs1", "l2_loss": "y"}
+_LINKS = {
+    "binary_cross_entropy": "probs", "binary_focal_loss": "probs", "softmax_cross_entropy": "probs1",
+    "jrc_loss": "probs1", "l2_loss": "y"
+}
 
 
 def _add_output(builder, weights, prefix, towers, model):
@@ -176,8 +188,9 @@ def _add_output(builder, weights, prefix, towers, model):
     losses = [loss.names()[0] for loss in model.messages("losses") if len(loss.names()) == 1]
     names = {_LINKS.get(loss) for loss in losses}
     if len(names) != 1 or None in names:
-        raise model.refusal("losses", f"expected losses of one prediction, of {', '.join(_LINKS)}, got "
-                            f"{', '.join(losses) or 'none'}")
+        raise model.refusal(
+            "losses", f"expected losses of one prediction, of {', '.join(_LINKS)}, got "
+            f"{', '.join(losses) or 'none'}")
     name = names.pop()
     if classes != (2 if name == "probs1" else 1):
         raise model.refusal("num_class", f"expected {2 if name == 'probs1' else 1} with {losses[0]}, got {classes}")
@@ -194,7 +207,6 @@ def _add_output(builder, weights, prefix, towers, model):
 
 class _Groups:
     """Feature groups by name, and what they consist of."""
-
     def __init__(self, builder, weights, settings, inputs, prefix, groups):
         self._builder, self._weights, self._settings, self._prefix = builder, weights, settings, prefix
         self._inputs = inputs
@@ -206,7 +218,9 @@ class _Groups:
                 nested = group.messages("sequence_groups")
                 for sequence in nested:
                     self._add_sequence(sequence, sequence.text("group_name") or (name if len(nested) == 1 else None))
-                self._encoders[name] = [self._encoder(encoder, nested, name) for encoder in group.messages("sequence_encoders")]
+                self._encoders[name] = [
+                    self._encoder(encoder, nested, name) for encoder in group.messages("sequence_encoders")
+                ]
             elif kind == "SEQUENCE":
                 self._add_sequence(group, name)
             else:
@@ -230,7 +244,8 @@ class _Groups:
         columns = Columns([self._inputs.column(feature, DEEP) for feature in self._features[name]])
         for index, (kind, group, encoder) in enumerate(self._encoders[name]):
             columns += self._add_encoder(kind, group, encoder,
-                                         f"{self._prefix}_group_name_to_seq_encoders.{name}.{index}", f"encoder.{name}.{index}")
+                                         f"{self._prefix}_group_name_to_seq_encoders.{name}.{index}",
+                                         f"encoder.{name}.{index}")
         return columns
 
     def sequence(self, name):
@@ -248,8 +263,9 @@ class _Groups:
         if name is None or name in self._sequences:
             raise group.refusal("group_name", f"expected a name of its own, got {name or 'none'}")
         if len(sequences) != 1:
-            raise group.refusal("feature_names", f'group "{name}": expected features of one sequence, got '
-                                f"{', '.join(sorted(sequences)) or 'none'}")
+            raise group.refusal(
+                "feature_names", f'group "{name}": expected features of one sequence, got '
+                f"{', '.join(sorted(sequences)) or 'none'}")
         self._sequences[name] = (members, sequences.pop())
         group.finish()
 
@@ -266,7 +282,9 @@ class _Groups:
     def _length(self, name, sequence):
         """Behaviors that the encoders of a sequence group see: they take the first max_seq_length."""
         whole = self._inputs.length_of(sequence)
-        encoders = [(kind, encoder) for members in self._encoders.values() for kind, group, encoder in members if group == name]
+        encoders = [
+            (kind, encoder) for members in self._encoders.values() for kind, group, encoder in members if group == name
+        ]
         lengths = {min(whole, encoder.integer("max_seq_length", 0) or whole) for _, encoder in encoders} or {whole}
         length = min(lengths)
         if len(lengths) > 1:
@@ -276,13 +294,15 @@ class _Groups:
             return whole
         encoder = encoders[0][1]
         if any(kind == "self_attention_encoder" for kind, _ in encoders):
-            raise encoder.refusal("max_seq_length", f"expected 0 or at least the {whole} of sequence_length, got {length}: "
-                                  "SelfAttentionEncoder cuts the sequence and then divides by its full length")
+            raise encoder.refusal(
+                "max_seq_length", f"expected 0 or at least the {whole} of sequence_length, got {length}: "
+                "SelfAttentionEncoder cuts the sequence and then divides by its full length")
         newest_first = self._settings.newest_first
         if newest_first is None or newest_first != (self._settings.keep == "NEWEST"):
             said = "nothing" if newest_first is None else f"{'newest' if newest_first else 'oldest'} first"
-            raise encoder.refusal("max_seq_length", f"expected behaviors in the order {self._settings.keep.lower()} first, so that "
-                                  f"the first {length} are those that stay, got {said} (--order, --keep)")
+            raise encoder.refusal(
+                "max_seq_length", f"expected behaviors in the order {self._settings.keep.lower()} first, so that "
+                f"the first {length} are those that stay, got {said} (--order, --keep)")
         return length
 
     def _add_encoder(self, kind, group, encoder, prefix, name) -> Columns:
@@ -293,19 +313,22 @@ class _Groups:
         elif kind == "simple_attention":
             result = layers.add_simple_attention(self._builder, prefix, name, query, sequence)
         elif kind == "pooling_encoder":
-            result = layers.add_pooling_encoder(self._builder, prefix, name, sequence, encoder.text("pooling_type", "mean"))
+            result = layers.add_pooling_encoder(self._builder, prefix, name, sequence,
+                                                encoder.text("pooling_type", "mean"))
         elif kind == "self_attention_encoder":
             result = layers.add_self_attention_encoder(self._builder, self._weights, prefix, name, sequence,
                                                        encoder.integer("multihead_attn_dim", 512),
                                                        encoder.integer("num_heads", 8))
         elif kind == "multi_window_din_encoder":
             if self._settings.newest_first is None:
-                raise encoder.refusal("windows_len", "expected the order of behaviors in the training data, --order, got none")
-            result = layers.add_multi_window_din_encoder(
-                self._builder, self._weights, prefix, name, query, sequence, _mlp_spec(_required(encoder, "attn_mlp")),
-                encoder.integers("windows_len"), self._settings.newest_first)
+                raise encoder.refusal("windows_len",
+                                      "expected the order of behaviors in the training data, --order, got none")
+            result = layers.add_multi_window_din_encoder(self._builder, self._weights, prefix, name, query, sequence,
+                                                         _mlp_spec(_required(encoder, "attn_mlp")),
+                                                         encoder.integers("windows_len"), self._settings.newest_first)
         else:
-            raise ImportRefused(f'sequence encoder "{kind}": expected one of din_encoder, simple_attention, pooling_encoder, '
-                                "multi_window_din_encoder, self_attention_encoder")
+            raise ImportRefused(
+                f'sequence encoder "{kind}": expected one of din_encoder, simple_attention, pooling_encoder, '
+                "multi_window_din_encoder, self_attention_encoder")
         encoder.finish()
         return result

@@ -19,7 +19,8 @@ from dinghy_export import features
 from dinghy_export.importers.weights import ImportRefused
 
 DEEP, SEQUENCES = "deep", "sequences"  # kinds of feature groups; each kind has embedding tables of its own
-_TRAINING_ONLY = ("init_fn", "use_mask", "trainable", "embedding_constraints", "separator", "sequence_delim", "data_type")
+_TRAINING_ONLY = ("init_fn", "use_mask", "trainable", "embedding_constraints", "separator", "sequence_delim",
+                  "data_type")
 
 
 @dataclass
@@ -50,7 +51,7 @@ class _Feature:
     columns: dict = field(default_factory=dict)  # kind of group -> (name, width)
 
     def field(self):
-        return self.name[len(self.sequence) + 2 :] if self.sequence else self.name
+        return self.name[len(self.sequence) + 2:] if self.sequence else self.name
 
     def ours(self):
         return f"{self.sequence}.{self.field()}" if self.sequence else self.name
@@ -131,8 +132,10 @@ class Inputs:
 
     def define(self):
         """Adds sequences, tables, features and catalog of what was used to the builder."""
-        used = [feature for feature in self._features.values() if isinstance(feature, _Feature) and
-                (feature.tables or feature.columns)]
+        used = [
+            feature for feature in self._features.values()
+            if isinstance(feature, _Feature) and (feature.tables or feature.columns)
+        ]
         for sequence, length in self._lengths.items():
             actions = self._settings.actions.get(sequence) or self._settings.actions.get("")
             if not actions:
@@ -160,22 +163,23 @@ class Inputs:
         if feature is None:
             raise ImportRefused(f'feature "{name}": expected it in feature_configs, got none of that name')
         if not isinstance(feature, _Feature):
-            raise ImportRefused(f'feature "{name}": {feature}: expected an id_feature, raw_feature or sequence_feature of '
-                                "these; others are not supported")
+            raise ImportRefused(
+                f'feature "{name}": {feature}: expected an id_feature, raw_feature or sequence_feature of '
+                "these; others are not supported")
         return feature
 
     # --- Tables and features ----------------------------------------------------------------------------------------
 
     def _define_tables(self, feature):
-        """One table a feature. A feature that stands in groups of both kinds has two: side by side, and a layer for each
-        picks its columns."""
+        """One table a feature. A feature that stands in groups of both kinds has two: side by side, and a layer for
+        each picks its columns."""
         dim = feature.config.integer("embedding_dim")
         tensors = [self._weights.take(tensor, [None, dim]) for tensor in feature.tables.values()]
         rows = {len(tensor) for tensor in tensors}
         if len(rows) != 1:
             raise ImportRefused(f'feature "{feature.name}": expected tables of equal rows, got {sorted(rows)}')
         known = {table["name"] for table in self._builder.tables}
-        table = feature.name if len(tensors) > 1 else next(iter(feature.tables.values()))[len(self._prefix) :]
+        table = feature.name if len(tensors) > 1 else next(iter(feature.tables.values()))[len(self._prefix):]
         table = table.removesuffix(".weight")
         if table not in known:
             self._builder.table(table, np.concatenate(tensors, axis=1))
@@ -185,14 +189,14 @@ class Inputs:
             return
         for place, kind in enumerate(feature.tables):
             pick = np.zeros((dim, dim * len(tensors)), dtype=np.float32)
-            pick[:, place * dim : (place + 1) * dim] = np.eye(dim)
+            pick[:, place * dim:(place + 1) * dim] = np.eye(dim)
             name = f"{feature.ours()}@{kind}"
             self._builder.layer(name, "dense", inputs=[feature.ours()], **self._builder.dense(name, pick))
             feature.columns[kind] = (name, dim)
 
     def _define_id(self, feature):
-        single = feature.name == self._settings.item or (
-            feature.sequence and feature.config.integer("value_dim", 1) == 1)
+        single = feature.name == self._settings.item or (feature.sequence
+                                                         and feature.config.integer("value_dim", 1) == 1)
         pooling = feature.config.text("pooling", "sum")
         if pooling not in ("sum", "mean"):
             raise feature.config.refusal("pooling", f"expected sum or mean, got {pooling}")
@@ -201,17 +205,19 @@ class Inputs:
         if feature.name == self._settings.item:
             policy["missing_id"] = None
         level, source = self._place(feature)
-        self._builder.feature(features.id_feature(
-            feature.ours(), level, feature.table, source=source, bag="SINGLE" if single else f"BAG_{pooling.upper()}",
-            **policy))
+        self._builder.feature(
+            features.id_feature(feature.ours(), level, feature.table, source=source,
+                                bag="SINGLE" if single else f"BAG_{pooling.upper()}", **policy))
 
     def _encoded_ids(self, feature):
         """Row numbers, as pyfg has made them."""
         feature.config.ignore("hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir",
                               "boundaries", "default_value", "default_bucketize_value", "fg_value_type", "normalizer",
                               "sequence_fields")
-        policy = {"vocabulary": features.identity(feature.rows), "type": "INT64", "pad_row": 0, "oov_row": None,
-                  "unknown": "REFUSE", "negative": "REFUSE", "missing_id": None if feature.sequence else "PAD_ROW"}
+        policy = {
+            "vocabulary": features.identity(feature.rows), "type": "INT64", "pad_row": 0, "oov_row": None,
+            "unknown": "REFUSE", "negative": "REFUSE", "missing_id": None if feature.sequence else "PAD_ROW"
+        }
         default = feature.config.text("fg_encoded_default_value", "") if self._fg_none else ""
         feature.config.ignore("fg_encoded_default_value")
         if default:
@@ -242,10 +248,12 @@ class Inputs:
         how = next((name for name in ("hash_bucket_size", "vocab_dict", "vocab_file", "zch", "dynamicemb", "boundaries")
                     if config.has(name)), None)
         if how in ("zch", "dynamicemb") or how is None:
-            raise config.refusal(how or "num_buckets", f'feature "{feature.name}": expected num_buckets or vocab_list, got '
-                                 f"{how or 'neither'}")
-        raise config.refusal(how, f'feature "{feature.name}": pyfg makes its ids, and its source is not open; send the row '
-                             "numbers that it gives, with --encoded")
+            raise config.refusal(
+                how or "num_buckets", f'feature "{feature.name}": expected num_buckets or vocab_list, got '
+                f"{how or 'neither'}")
+        raise config.refusal(
+            how, f'feature "{feature.name}": pyfg makes its ids, and its source is not open; send the row '
+            "numbers that it gives, with --encoded")
 
     def _vocabulary(self, feature, default):
         config = feature.config
@@ -262,13 +270,16 @@ class Inputs:
             raise config.refusal("vocab_list", f"expected tokens of one line that differ, got {bad!r}")
         path = f"{feature.name}.txt"
         self._builder.vocabularies[path] = tokens
-        policy = {"vocabulary": features.file_vocabulary(path, first), "type": "STRING", "unknown": "OOV_ROW",
-                  "oov_row": unknown}
+        policy = {
+            "vocabulary": features.file_vocabulary(path, first), "type": "STRING", "unknown": "OOV_ROW",
+            "oov_row": unknown
+        }
         if default and default in tokens and first + tokens.index(default) == unknown:
             policy["missing_id"] = "OOV_ROW"
         elif default:
-            self._builder.notes.append(f'feature "{feature.name}" must be sent: where it is missing, send its default value '
-                                       f"{default!r}")
+            self._builder.notes.append(
+                f'feature "{feature.name}" must be sent: where it is missing, send its default value '
+                f"{default!r}")
         return policy
 
     def _define_number(self, feature):
@@ -290,7 +301,8 @@ class Inputs:
             missing = _float(config, "default_value", default)
         level, source = self._place(feature)
         if width == 1:
-            self._builder.feature(features.numeric_feature(feature.ours(), level, mean, stddev, source=source, missing=missing))
+            self._builder.feature(
+                features.numeric_feature(feature.ours(), level, mean, stddev, source=source, missing=missing))
         elif (mean, stddev) == (0.0, 1.0):
             self._builder.feature(features.vector_feature(feature.ours(), level, width, source=source))
         else:
@@ -307,9 +319,11 @@ class Inputs:
         if feature.name in self._settings.user or (side == "user" and feature.name not in self._settings.candidate):
             return "USER", "REQUEST"
         if feature.name not in self._settings.candidate and side != "item":
-            raise ImportRefused(f'feature "{feature.name}": expected to know whether it is the same for all candidates; its '
-                                f"expression says {side or 'nothing'}: say --user or --candidate")
-        return "CANDIDATE", "CATALOG" if feature.name in self._fields and feature.name != self._settings.item else "REQUEST"
+            raise ImportRefused(
+                f'feature "{feature.name}": expected to know whether it is the same for all candidates; its '
+                f"expression says {side or 'nothing'}: say --user or --candidate")
+        known = feature.name in self._fields and feature.name != self._settings.item
+        return "CANDIDATE", "CATALOG" if known else "REQUEST"
 
     def _catalog(self, used):
         """Columns of the fields that the model reads from the catalog."""
@@ -323,7 +337,8 @@ class Inputs:
             single = name == self._settings.item
             values = [row.get(name) for row in rows]
             if single and any(value is None for value in values):
-                raise ImportRefused(f'catalog: expected "{name}" in every line, got line {values.index(None) + 1} without')
+                raise ImportRefused(
+                    f'catalog: expected "{name}" in every line, got line {values.index(None) + 1} without')
             lists = [value if isinstance(value, list) else [] if value is None else [value] for value in values]
             flat = [value for row in lists for value in row]
             make = features.floats if "id" not in feature else \

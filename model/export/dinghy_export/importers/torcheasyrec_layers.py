@@ -64,16 +64,18 @@ class MlpSpec:
 def add_mlp(builder, weights, prefix, name, inputs, spec) -> Columns:
     """An MLP over rows. With layer norms it becomes a layer of its own for each step."""
     if not spec.use_ln:
-        builder.layer(name, "mlp", inputs=inputs.names(), layers=dense_layers(builder, weights, prefix, name, inputs, spec, 2))
+        builder.layer(name, "mlp", inputs=inputs.names(), layers=dense_layers(builder, weights, prefix, name, inputs,
+                                                                              spec, 2))
         return Columns([(name, spec.hidden_units[-1])])
     _check_spec(prefix, spec)
     for index, width in enumerate(spec.hidden_units):
         perceptron, ours = f"{prefix}.mlp.{index}.perceptron", f"{name}.{index}"
         weight, bias = _linear(weights, f"{perceptron}.0", inputs, width, spec.bias)
         builder.layer(f"{ours}.linear", "dense", inputs=inputs.names(), **builder.dense(f"{ours}.linear", weight, bias))
-        builder.layer(f"{ours}.norm", "layerNorm", inputs=[f"{ours}.linear"],
-                      **builder.layer_norm(f"{ours}.norm", weights.take(f"{perceptron}.1.weight", [width]),
-                                           weights.take(f"{perceptron}.1.bias", [width]), epsilon=EPSILON))
+        builder.layer(
+            f"{ours}.norm", "layerNorm", inputs=[f"{ours}.linear"],
+            **builder.layer_norm(f"{ours}.norm", weights.take(f"{perceptron}.1.weight", [width]),
+                                 weights.take(f"{perceptron}.1.bias", [width]), epsilon=EPSILON))
         function, parameters = _activation(builder, weights, f"{perceptron}.2", ours, spec.activation, width)
         builder.layer(ours, "activation", inputs=[f"{ours}.norm"], function=function, parameters=parameters)
         inputs = Columns([(ours, width)])
@@ -84,7 +86,8 @@ def dense_layers(builder, weights, prefix, name, inputs, spec, dim) -> list:
     """The Dense messages of an MLP. `dim` 3: over behaviors, where batch norm stands between two transpositions."""
     _check_spec(prefix, spec)
     if spec.use_ln:
-        raise ImportRefused(f'"{prefix}" use_ln: expected false, got true: layer norms inside an attention MLP are not supported')
+        raise ImportRefused(
+            f'"{prefix}" use_ln: expected false, got true: layer norms inside an attention MLP are not supported')
     layers = []
     for index, width in enumerate(spec.hidden_units):
         perceptron, ours = f"{prefix}.mlp.{index}.perceptron", f"{name}.{index}"
@@ -135,13 +138,15 @@ def _activation(builder, weights, prefix, name, text, width):
         return _PLAIN[kind], None
     if kind == "LeakyReLU" and not options.keys() - {"inplace", "negative_slope"}:
         return "LEAKY_RELU", {"slope": float(options.get("negative_slope", 0.01))}
-    if kind == "GELU" and options.get("approximate", "none") in ("none", "tanh") and not options.keys() - {"approximate"}:
+    if kind == "GELU" and options.get("approximate",
+                                      "none") in ("none", "tanh") and not options.keys() - {"approximate"}:
         return ("GELU_TANH" if options.get("approximate") == "tanh" else "GELU_ERF"), None
     if kind == "PReLU" and not options.keys() - {"num_parameters", "init"}:
         count = int(options.get("num_parameters", 1))
         return "PRELU", builder.prelu(name, weights.take(f"{prefix}.weight", [count]))
-    raise ImportRefused(f'"{prefix}" activation: expected Dice or one of nn.{", nn.".join([*_PLAIN, "LeakyReLU", "GELU", "PReLU"])}, '
-                        f"got {text}")
+    raise ImportRefused(
+        f'"{prefix}" activation: expected Dice or one of nn.{", nn.".join([*_PLAIN, "LeakyReLU", "GELU", "PReLU"])}, '
+        f"got {text}")
 
 
 def _options(text, inside):
@@ -169,7 +174,8 @@ def add_din_encoder(builder, weights, prefix, name, query, sequence, attention) 
 def add_simple_attention(builder, prefix, name, query, sequence) -> Columns:
     """SimpleAttention: softmax over k . q, not scaled."""
     if query.width() != sequence.width():
-        raise ImportRefused(f'"{prefix}": expected a query as wide as the sequence, {sequence.width()}, got {query.width()}')
+        raise ImportRefused(
+            f'"{prefix}": expected a query as wide as the sequence, {sequence.width()}, got {query.width()}')
     _target_attention(builder, name, query, sequence, "SOFTMAX", dot={})
     return Columns([(name, sequence.width())])
 
@@ -183,15 +189,18 @@ def add_pooling_encoder(builder, prefix, name, sequence, pooling_type="mean") ->
     return Columns([(name, sequence.width())])
 
 
-def add_multi_window_din_encoder(builder, weights, prefix, name, query, sequence, attention, windows, newest_first) -> Columns:
+def add_multi_window_din_encoder(builder, weights, prefix, name, query, sequence, attention, windows,
+                                 newest_first) -> Columns:
     """MultiWindowDINEncoder: an MLP of [k, q * k, q] and a PReLU, the behaviors in consecutive windows. `newest_first`:
     whether the first window holds the newest behaviors, or the oldest: the order of the training data."""
     narrower = _narrower(prefix, query, sequence)
     if not windows or min(windows) < 1:
         raise ImportRefused(f'"{prefix}" windows_len: expected sizes of at least 1, got {windows}')
     layers = _score_layers(builder, weights, prefix, name, 3 * sequence.width(), attention)
-    layers[-1] = {**layers[-1], "activation": "PRELU",
-                  "parameters": builder.prelu(f"{name}.active", weights.take(join(prefix, "active.weight"), [1]))}
+    layers[-1] = {
+        **layers[-1], "activation": "PRELU",
+        "parameters": builder.prelu(f"{name}.active", weights.take(join(prefix, "active.weight"), [1]))
+    }
     din = {"parts": ["KEY", "PRODUCT", "QUERY"], "layers": layers, "queryZeros": narrower or None}
     _target_attention(builder, name, query, sequence, "NONE", din=_set(din),
                       windows={"sizes": list(windows), "origin": "FROM_NEWEST" if newest_first else "FROM_OLDEST"})
@@ -216,8 +225,8 @@ def add_self_attention_encoder(builder, weights, prefix, name, sequence, width, 
                                     joint_weight[rows] @ bias + joint_bias[rows])
     block["out"] = builder.dense(f"{name}.out", weights.take(f"{inner}.out_proj.weight", [width, width]),
                                  weights.take(f"{inner}.out_proj.bias", [width]))
-    builder.layer(f"{name}.attention", "selfAttention", inputs=sequence.names(), blocks=[block], heads=heads, wiring="BARE",
-                  causal=False, inputScale=1.0)
+    builder.layer(f"{name}.attention", "selfAttention", inputs=sequence.names(), blocks=[block], heads=heads,
+                  wiring="BARE", causal=False, inputScale=1.0)
     builder.layer(name, "pooling", inputs=[f"{name}.attention"], method="MEAN", empty="ZEROS")
     return Columns([(name, width)])
 
@@ -236,7 +245,8 @@ def _score_layers(builder, weights, prefix, name, width, attention):
 
 def _narrower(prefix, query, sequence):
     if query.width() > sequence.width():
-        raise ImportRefused(f'"{prefix}": expected a query no wider than the sequence, {sequence.width()}, got {query.width()}')
+        raise ImportRefused(
+            f'"{prefix}": expected a query no wider than the sequence, {sequence.width()}, got {query.width()}')
     return sequence.width() - query.width()
 
 
