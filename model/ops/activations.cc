@@ -83,7 +83,7 @@ struct GeluErfOp {
     p = hn::MulAdd(p, t, hn::Set(d, -0.284496736f));
     p = hn::MulAdd(p, t, hn::Set(d, 0.254829592f));
     const Vec q = hn::Mul(hn::Mul(hn::Mul(p, t), hn::Set(d, 0.5f)), ExpOfNegative(d, hn::Neg(hn::Mul(z, z))));
-    const Vec tail = hn::Mul(x, q);
+    const Vec tail = hn::Mul(hn::CopySign(a, x), q);
     return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(x, tail));
   }
 };

@@ -20,7 +20,7 @@ void LeakyRelu(float slope, float* x, int64_t n);
 void GeluErf(float* x, int64_t n);  // x Phi(x); absolute error below 5e-7 * max(1, |x|)
 void EluPlusOne(float* x,
                 int64_t n);          // x + 1 where x > 0, else exp(x); relative error below 3e-7, 0 below -87
-void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; relative error below 3e-6
+void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; errors as GeluErf
 
 // In place over x [rows, n], packed, with parameters [n] by column.
 void PreluRows(float* x, int64_t rows, int64_t n, const float* alpha);

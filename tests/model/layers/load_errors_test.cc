@@ -64,6 +64,26 @@ v1::TargetAttention& Interest(RandomModel& m) {
 }
 v1::Mlp& Tower(RandomModel& m) { return *m.manifest.mutable_layers(kTower)->mutable_mlp(); }
 
+v1::Dense& Tower(RandomModel& m, int layer) {
+  return *m.manifest.mutable_layers(kTower)->mutable_mlp()->mutable_layers(layer);
+}
+void SetLine(RandomModel& m, const std::vector<double>& x, const std::vector<double>& y) {
+  v1::PiecewiseLinear& line = *m.manifest.mutable_outputs(0)->mutable_piecewise_linear();
+  line.mutable_x()->Add(x.begin(), x.end());
+  line.mutable_y()->Add(y.begin(), y.end());
+}
+void PadLeft(RandomModel& m) {
+  m.manifest.mutable_sequences(0)->set_pad(v1::Sequence::LEFT);
+  m.manifest.mutable_features(2)->mutable_id()->set_pad_row(0);
+}
+void SetSinusoidal(v1::SelfAttention& attention) {
+  v1::SinusoidalPositions& positions = *attention.mutable_sinusoidal();
+  positions.set_origin(v1::FROM_OLDEST);
+  positions.set_first(0);
+  positions.set_base(10000);
+  positions.set_layout(v1::SinusoidalPositions::HALVES);
+}
+
 std::vector<Fault> Faults() {
   return {
       // Weights.
@@ -253,6 +273,172 @@ std::vector<Fault> Faults() {
       {"OutputUnknown",
        [](RandomModel& m) { m.manifest.mutable_outputs(0)->set_input("towr"); },
        {"output \"click\"", "expected a layer", "\"towr\""}},
+      // Activations, batch norms, inner products, calibration.
+      {"AlphaMissing",
+       [](RandomModel& m) { Tower(m, 0).set_activation(v1::PRELU); },
+       {"layer \"tower\": mlp.layers[0].parameters.alpha: expected one for PRELU, got nothing"}},
+      {"SlopeNotTaken",
+       [](RandomModel& m) { Tower(m, 0).mutable_parameters()->set_slope(0.1f); },
+       {"layer \"tower\": mlp.layers[0].parameters.slope: expected none for RELU, got one"}},
+      {"NormNotTaken",
+       [](RandomModel& m) {
+         Tower(m, 0).set_activation(v1::PRELU);
+         *Tower(m, 0).mutable_parameters() = m.MakeParameters("p", v1::DICE, 8);
+       },
+       {"layer \"tower\": mlp.layers[0].parameters.norm: expected none for PRELU, got one"}},
+      {"AlphaShape",
+       [](RandomModel& m) {
+         Tower(m, 0).set_activation(v1::PRELU);
+         Tower(m, 0).mutable_parameters()->set_alpha(m.AddTensor("alpha", {7}, 1));
+       },
+       {"layer \"tower\": mlp.layers[0].parameters.alpha \"alpha\": expected shape [8], got [7]"}},
+      {"NormVarianceNegative",
+       [](RandomModel& m) {
+         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
+         m.tensors["bn.variance"].data[3] = -0.5f;
+       },
+       {"layer \"tower\": mlp.layers[0].norm.variance \"bn.variance\": expected numbers of at least 0, got "
+        "-0.5 in "
+        "column 3"}},
+      {"NormWidth",
+       [](RandomModel& m) { *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 9); },
+       {"layer \"tower\": mlp.layers[0].norm.mean \"bn.mean\": expected shape [8], got [9]"}},
+      {"NormEpsilonMissing",
+       [](RandomModel& m) {
+         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
+         Tower(m, 0).mutable_norm()->clear_epsilon();
+       },
+       {"layer \"tower\": mlp.layers[0].norm.epsilon: expected a number above 0, got nothing"}},
+      {"NormWeightUnsaid",
+       [](RandomModel& m) {
+         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
+         Tower(m, 0).mutable_norm()->clear_weight();
+       },
+       {"layer \"tower\": mlp.layers[0].norm.weight: expected a tensor's name, or \"\" for none, got "
+        "nothing"}},
+      {"DotWidths",
+       [](RandomModel& m) {
+         v1::Dot& dot = *m.AddLayer("dot", {})->mutable_dot();
+         dot.add_left("item");
+         dot.add_right("age");
+       },
+       {"layer \"dot\": right: expected width 6 as left has, got 1"}},
+      {"DotLevels",
+       [](RandomModel& m) {
+         v1::Dot& dot = *m.AddLayer("dot", {})->mutable_dot();
+         dot.add_left("item");
+         dot.add_right("clicks.item");
+       },
+       {"layer \"dot\": expected inputs of one level"}},
+      {"CalibratedRaw",
+       [](RandomModel& m) {
+         m.manifest.mutable_outputs(0)->set_link(v1::Output::RAW);
+         m.manifest.mutable_outputs(0)->mutable_platt()->set_slope(1);
+       },
+       {"output \"click\": calibration: expected none with link RAW, got one"}},
+      {"DownsamplingRate",
+       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_negative_downsampling()->set_rate(1.5); },
+       {"output \"click\": negative_downsampling.rate: expected above 0 and at most 1, got 1.5"}},
+      {"PlattSlope",
+       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_platt()->set_slope(-1); },
+       {"output \"click\": platt.slope: expected a number above 0, got -1"}},
+      {"PiecewiseCounts",
+       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_piecewise_linear()->add_x(0.5); },
+       {"output \"click\": piecewise_linear: expected as many x as y, at least one, got 1 and 0"}},
+      {"PiecewiseFalls",
+       [](RandomModel& m) {
+         SetLine(m, {0.2, 0.5}, {0.4, 0.3});
+       },
+       {"output \"click\": piecewise_linear.y[1]: expected 0.4 to 1, got 0.3"}},
+      {"PiecewiseOrder",
+       [](RandomModel& m) {
+         SetLine(m, {0.5, 0.5}, {0.3, 0.4});
+       },
+       {"output \"click\": piecewise_linear.x[1]: expected above 0.5 and below 1, got 0.5"}},
+      // Pads.
+      {"PadRowMissing",
+       [](RandomModel& m) { m.manifest.mutable_sequences(0)->set_pad(v1::Sequence::LEFT); },
+       {"feature \"clicks.item\": id.pad_row: expected one, since the sequence is padded, got nothing"}},
+      {"PadRowBeyondTable",
+       [](RandomModel& m) {
+         PadLeft(m);
+         m.manifest.mutable_features(2)->mutable_id()->set_pad_row(30);
+       },
+       {"feature \"clicks.item\": id.pad_row: expected a row of the table, which has 30, got 30"}},
+      {"PadsUnsaid",
+       [](RandomModel& m) { PadLeft(m); },
+       {"layer \"history\": pads: expected MASKED, ATTENDED or ZEROED"}},
+      {"PadsAttendedNotCausal",
+       [](RandomModel& m) {
+         PadLeft(m);
+         History(m).set_pads(v1::SelfAttention::ATTENDED);
+         History(m).set_causal(false);
+       },
+       {"layer \"history\": pads: expected pad LEFT of sequence \"clicks\" and causal for ATTENDED",
+        "got causal false"}},
+      {"PadsAttendedWithoutPads",
+       [](RandomModel& m) { History(m).set_pads(v1::SelfAttention::ZEROED); },
+       {"layer \"history\": pads: expected pad LEFT", "for ZEROED", "got pad NONE"}},
+      {"PadPositionMissing",
+       [](RandomModel& m) {
+         PadLeft(m);
+         History(m).set_pads(v1::SelfAttention::ATTENDED);
+       },
+       {"layer \"history\": positions.pad_row: expected a row, since pads are ATTENDED, got nothing"}},
+      {"SlotWithoutPads",
+       [](RandomModel& m) { History(m).mutable_positions()->set_origin(v1::FROM_SLOT); },
+       {"layer \"history\": positions.origin: expected FROM_OLDEST or FROM_NEWEST, since sequence \"clicks\" "
+        "is not "
+        "padded, got FROM_SLOT"}},
+      {"SlotRows",
+       [](RandomModel& m) {
+         PadLeft(m);
+         History(m).set_pads(v1::SelfAttention::MASKED);
+         History(m).mutable_positions()->set_origin(v1::FROM_SLOT);
+         History(m).mutable_positions()->set_first_row(1);
+       },
+       {"layer \"history\": positions.tensor", "expected at least 21 rows", "got 20"}},
+      {"PoolingOfNoPad",
+       [](RandomModel& m) {
+         v1::Pooling& pooling = *m.AddLayer("pooled", {"clicks.item"})->mutable_pooling();
+         pooling.set_method(v1::Pooling::LAST);
+         pooling.set_empty(v1::PAD_VALUE);
+       },
+       {"layer \"pooled\": inputs: expected inputs that pad behaviors have, got \"clicks.item\", which is "
+        "not defined "
+        "for them"}},
+      // Heads, windows, kernels.
+      {"KeyValueHeads",
+       [](RandomModel& m) { History(m).set_key_value_heads(3); },
+       {"layer \"history\": key_value_heads: expected a divisor of the 2 heads, got 3"}},
+      {"SharedKeyWidth",
+       [](RandomModel& m) { History(m).set_key_value_heads(1); },
+       {"layer \"history\": blocks[0].key: expected width 3, 1 heads as wide as the query's, got 6"}},
+      {"ZeroWindow",
+       [](RandomModel& m) { History(m).set_window(0); },
+       {"layer \"history\": window: expected at least 1, got 0"}},
+      {"LinearWindow",
+       [](RandomModel& m) {
+         History(m).set_kernel(v1::SelfAttention::ELU_PLUS_ONE);
+         History(m).set_window(4);
+       },
+       {"layer \"history\": window: expected none with kernel ELU_PLUS_ONE, got 4"}},
+      {"BareWithNorms",
+       [](RandomModel& m) { History(m).set_wiring(v1::SelfAttention::BARE); },
+       {"layer \"history\": blocks[0].attention_norm: expected none in wiring BARE, got one"}},
+      {"SinusoidalWidth",
+       [](RandomModel& m) {
+         *m.AddLayer("odd", {"clicks.item", "age"})->mutable_self_attention() =
+             m.MakeSelfAttention("odd", {.width = 7});
+         SetSinusoidal(*m.manifest.mutable_layers()->rbegin()->mutable_self_attention());
+       },
+       {"layer \"odd\": sinusoidal: expected an even width, got 7"}},
+      {"SinusoidalBase",
+       [](RandomModel& m) {
+         SetSinusoidal(History(m));
+         History(m).mutable_sinusoidal()->set_base(1);
+       },
+       {"layer \"history\": sinusoidal.base: expected a number above 1, got 1"}},
       {"OutputLink",
        [](RandomModel& m) { m.manifest.mutable_outputs(0)->clear_link(); },
        {"output \"click\"", "link"}},

@@ -72,11 +72,39 @@ void AddRowwiseLayers(RandomModel& model) {
 
   *model.AddLayer("norm", {"item", "profile", "tags"})->mutable_layer_norm() = model.MakeNorm("norm", 14);
   *model.AddLayer("behavior_norm", {"add"})->mutable_layer_norm() = model.MakeNorm("behavior_norm", 7);
-  for (const v1::Activation activation : {v1::LINEAR, v1::RELU, v1::SIGMOID, v1::TANH, v1::SILU}) {
-    model.AddLayer(absl::StrCat("activation_", static_cast<int>(activation)), {"norm", "price"})
-        ->mutable_activation()
-        ->set_function(activation);
+  for (const v1::Activation activation : {v1::LINEAR, v1::RELU, v1::SIGMOID, v1::TANH, v1::SILU,
+                                          v1::LEAKY_RELU, v1::PRELU, v1::DICE, v1::GELU_ERF, v1::GELU_TANH}) {
+    const std::string name = absl::StrCat("activation_", v1::Activation_Name(activation));
+    v1::ActivationLayer& layer = *model.AddLayer(name, {"norm", "price"})->mutable_activation();
+    layer.set_function(activation);
+    *layer.mutable_parameters() = model.MakeParameters(name, activation, 15);
+    // In dense layers, with a batch norm before; of one column, of whole vectors, and with one alpha for all.
+    for (const int width : {1, 7, 16, 37}) {
+      const std::string dense_name = absl::StrCat(name, "_", width);
+      v1::Dense& dense = *model.AddLayer(dense_name, {"norm", "age"})->mutable_dense();
+      dense = model.MakeDense(dense_name, 15, width, activation, /*bias=*/width != 7);
+      *dense.mutable_norm() = model.MakeBatchNorm(dense_name + ".bn", width, /*affine=*/width != 16);
+      *dense.mutable_parameters() = model.MakeParameters(dense_name, activation, width,
+                                                         /*shared_alpha=*/width == 37, /*norm=*/width != 1);
+    }
   }
+  *model.AddLayer("batch_norm", {"item", "profile", "tags"})->mutable_batch_norm() =
+      model.MakeBatchNorm("batch_norm", 14);
+  *model.AddLayer("behavior_batch_norm", {"add"})->mutable_batch_norm() =
+      model.MakeBatchNorm("behavior_batch_norm", 7, /*affine=*/false);
+
+  // Inner products within and between levels.
+  const auto add_dot = [&model](const std::string& name, const std::vector<std::string>& left,
+                                const std::vector<std::string>& right) {
+    v1::Dot& dot = *model.AddLayer(name, {})->mutable_dot();
+    for (const std::string& input : left) dot.add_left(input);
+    for (const std::string& input : right) dot.add_right(input);
+  };
+  add_dot("dot_candidates", {"item", "tags", "profile"}, {"norm"});
+  add_dot("dot_user_candidate", {"user_mlp"}, {"item"});
+  add_dot("dot_mixed", {"item"}, {"tags", "profile"});
+  add_dot("dot_user", {"profile", "interests"}, {"user_mlp"});
+  add_dot("dot_behaviors", {"clicks.item"}, {"user_mlp"});
   for (const auto method : {v1::Pooling::SUM, v1::Pooling::MEAN, v1::Pooling::LAST}) {
     model.AddLayer(absl::StrCat("pooling_", static_cast<int>(method)), {"clicks.tags", "add"})
         ->mutable_pooling()

@@ -32,6 +32,11 @@ std::vector<float> Sweep() {
 }
 
 double SigmoidOf(double x) { return 1 / (1 + std::exp(-x)); }
+constexpr float kSlope = 0.01f;
+void LeakyReluBySlope(float* x, int64_t n) { LeakyRelu(kSlope, x, n); }
+double GeluTanhOf(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
 double SiluOf(double x) { return x / (1 + std::exp(-x)); }
 
 struct Activation {
@@ -97,8 +102,41 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Activation{"Relu", Relu, [](double x) { return x > 0 ? x : 0.0; }, 0, 0},
                       Activation{"Sigmoid", Sigmoid, SigmoidOf, 2e-7, 0},
                       Activation{"Tanh", Tanh, [](double x) { return std::tanh(x); }, 4e-7, 0},
-                      Activation{"Silu", Silu, SiluOf, 0, 1e-6}),
+                      Activation{"Silu", Silu, SiluOf, 0, 1e-6},
+                      Activation{"LeakyRelu", LeakyReluBySlope,
+                                 [](double x) { return x > 0 ? x : kSlope * x; }, 0, 1e-7},
+                      Activation{"GeluErf", GeluErf,
+                                 [](double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }, 5e-7, 2e-7},
+                      Activation{"GeluTanh", GeluTanh, GeluTanhOf, 5e-7, 2e-7},
+                      Activation{"EluPlusOne", EluPlusOne,
+                                 [](double x) { return x > 0 ? x + 1 : std::exp(x); }, 2e-38, 3e-7}),
     [](const auto& info) { return info.param.name; });
+
+// Each element as its column says, whatever stands beside it.
+TEST(RowActivationTest, FollowsItsColumn) {
+  for (const int64_t n : {1, 2, 7, 15, 16, 17, 33, 64, 80}) {
+    RandomFloats random(static_cast<uint32_t>(n));
+    const std::vector<float> alpha = random(n, -1, 1), scale = random(n, -2, 2), shift = random(n, -1, 1);
+    for (const int64_t rows : {0, 1, 5}) {
+      const std::vector<float> x = random(rows * n, -30, 30);
+      std::vector<float> prelu = x, dice = x, affine = x;
+      PreluRows(prelu.data(), rows, n, alpha.data());
+      DiceRows(dice.data(), rows, n, alpha.data(), scale.data(), shift.data());
+      ScaleShiftRows(affine.data(), rows, n, scale.data(), shift.data());
+      for (int64_t i = 0; i < rows * n; ++i) {
+        const int64_t j = i % n;
+        const double v = x[i];
+        const double p = SigmoidOf(v * scale[j] + shift[j]);
+        ASSERT_NEAR(prelu[i], v > 0 ? v : alpha[j] * v, 1e-6 * std::abs(v));
+        ASSERT_NEAR(dice[i], p * v + alpha[j] * (1 - p) * v, 1e-6 * std::max(1.0, std::abs(v)));
+        ASSERT_NEAR(affine[i], v * scale[j] + shift[j], 1e-5);
+        float alone = x[i];
+        DiceRows(&alone, 1, 1, &alpha[j], &scale[j], &shift[j]);
+        ASSERT_EQ(Bits(alone), Bits(dice[i]));
+      }
+    }
+  }
+}
 
 TEST(ActivationEdgeTest, ZeroAndSaturation) {
   std::vector<float> x = {0, 100, -100, 1e30f};

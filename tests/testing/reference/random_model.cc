@@ -100,6 +100,32 @@ v1::LayerNorm RandomModel::MakeNorm(const std::string& prefix, int width) {
   return norm;
 }
 
+v1::BatchNorm RandomModel::MakeBatchNorm(const std::string& prefix, int width, bool affine) {
+  v1::BatchNorm norm;
+  norm.set_mean(AddTensor(prefix + ".mean", {width}, 0.5));
+  norm.set_variance(AddTensor(prefix + ".variance", {width}, 1.0));
+  for (int64_t i = 0; i < width; ++i) {
+    float& variance = tensors[norm.variance()].data[i];
+    variance *= variance;
+  }
+  norm.set_weight(affine ? AddTensor(prefix + ".weight", {width}, 1.0) : "");
+  norm.set_bias(affine ? AddTensor(prefix + ".bias", {width}, 0.2) : "");
+  norm.set_epsilon(1e-2f);
+  return norm;
+}
+
+v1::ActivationParameters RandomModel::MakeParameters(const std::string& prefix, v1::Activation activation,
+                                                     int width, bool shared_alpha, bool norm) {
+  v1::ActivationParameters out;
+  if (activation == v1::LEAKY_RELU) out.set_slope(0.03f);
+  if (activation == v1::PRELU || activation == v1::DICE) {
+    out.set_alpha(AddTensor(prefix + ".alpha", {shared_alpha ? 1 : width}, 0.5));
+  }
+  if (activation == v1::DICE && norm)
+    *out.mutable_norm() = MakeBatchNorm(prefix + ".norm", width, !shared_alpha);
+  return out;
+}
+
 v1::DinScore RandomModel::MakeDin(const std::string& prefix, const std::vector<v1::DinScore::Part>& parts,
                                   int width, const std::vector<int>& hidden) {
   v1::DinScore din;

@@ -48,6 +48,10 @@ class RandomModel {
   v1::Dense MakeDense(const std::string& prefix, int in, int out, v1::Activation activation,
                       bool bias = true);
   v1::LayerNorm MakeNorm(const std::string& prefix, int width);
+  v1::BatchNorm MakeBatchNorm(const std::string& prefix, int width, bool affine = true);
+  // What `activation` needs beside its name, if anything; alpha as wide as the rows, or one number.
+  v1::ActivationParameters MakeParameters(const std::string& prefix, v1::Activation activation, int width,
+                                          bool shared_alpha = false, bool norm = true);
   v1::DinScore MakeDin(const std::string& prefix, const std::vector<v1::DinScore::Part>& parts, int width,
                        const std::vector<int>& hidden);
   struct SelfAttentionOptions {

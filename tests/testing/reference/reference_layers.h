@@ -14,12 +14,30 @@
 
 namespace dinghy::reference {
 
-double Activate(v1::Activation activation, double x);
+struct BatchNorm {
+  Row mean, variance;
+  Row weight, bias;  // or empty
+  double epsilon = 0;
+};
+Row Normalize(const BatchNorm& norm, Row x);
+
+struct Activation {
+  v1::Activation kind = v1::LINEAR;
+  double slope = 0;
+  Row alpha;                    // as wide as the row, or one for all
+  std::vector<BatchNorm> norm;  // one, or none
+};
+Row Activate(const Activation& activation, Row x);
+double Sigmoid(double x);
+
+// A calibrated probability.
+double Calibrate(const v1::Output& output, double p);
 
 struct DenseLayer {
-  Matrix weight;  // [out][in]
-  Row bias;       // [out], or empty
-  v1::Activation activation = v1::LINEAR;
+  Matrix weight;                     // [out][in]
+  Row bias;                          // [out], or empty
+  std::vector<BatchNorm> norm = {};  // one, or none
+  Activation activation = {};
 };
 Row Dense(const DenseLayer& layer, const Row& x);
 Row Mlp(const std::vector<DenseLayer>& layers, Row x);

@@ -32,8 +32,8 @@ class Interpreter {
       const LevelRows& value = values_.at(output.input());
       Row scores;
       for (int c = 0; c < batch_.candidates; ++c) {
-        scores.push_back(Activate(output.link() == v1::Output::SIGMOID ? v1::SIGMOID : v1::LINEAR,
-                                  value.rows.at(value.user ? 0 : c).at(0)));
+        const double raw = value.rows.at(value.user ? 0 : c).at(0);
+        scores.push_back(output.link() == v1::Output::SIGMOID ? Calibrate(output, Sigmoid(raw)) : raw);
       }
       result_.scores.push_back(scores);
     }
@@ -59,7 +59,22 @@ class Interpreter {
   DenseLayer ReadDense(const v1::Dense& dense) const {
     return {.weight = ReadMatrix(dense.weight()),
             .bias = dense.bias().empty() ? Row() : ReadRow(dense.bias(), 0),
-            .activation = dense.activation()};
+            .norm = ReadNorms(dense.has_norm(), dense.norm()),
+            .activation = ReadActivation(dense.activation(), dense.parameters())};
+  }
+  std::vector<BatchNorm> ReadNorms(bool present, const v1::BatchNorm& norm) const {
+    if (!present) return {};
+    return {{.mean = ReadRow(norm.mean(), 0),
+             .variance = ReadRow(norm.variance(), 0),
+             .weight = norm.weight().empty() ? Row() : ReadRow(norm.weight(), 0),
+             .bias = norm.bias().empty() ? Row() : ReadRow(norm.bias(), 0),
+             .epsilon = norm.epsilon()}};
+  }
+  Activation ReadActivation(v1::Activation kind, const v1::ActivationParameters& parameters) const {
+    return {.kind = kind,
+            .slope = parameters.slope(),
+            .alpha = parameters.alpha().empty() ? Row() : ReadRow(parameters.alpha(), 0),
+            .norm = ReadNorms(parameters.has_norm(), parameters.norm())};
   }
   template <class Denses>
   std::vector<DenseLayer> ReadDenses(const Denses& denses) const {
@@ -157,10 +172,15 @@ class Interpreter {
         return ForEachRow(x, x.width, [&](const Row& r) { return LayerNorm(norm, r); });
       }
       case v1::Layer::kActivation:
-        return ForEachRow(x, x.width, [&](Row r) {
-          for (double& value : r) value = Activate(layer.activation().function(), value);
-          return r;
+        return ForEachRow(x, x.width, [&](const Row& r) {
+          return Activate(ReadActivation(layer.activation().function(), layer.activation().parameters()), r);
         });
+      case v1::Layer::kBatchNorm: {
+        const BatchNorm norm = ReadNorms(true, layer.batch_norm()).at(0);
+        return ForEachRow(x, x.width, [&](const Row& r) { return Normalize(norm, r); });
+      }
+      case v1::Layer::kDot:
+        return RunDot(layer.dot());
       case v1::Layer::kAdd:
         return Elementwise(layer.add().terms(), [](double a, double b) { return a + b; });
       case v1::Layer::kMultiply:
@@ -194,6 +214,19 @@ class Interpreter {
         for (size_t j = 0; j < row.size(); ++j) row.at(j) = f(row.at(j), other.at(j));
       }
       out.rows.push_back(row);
+    }
+    return out;
+  }
+
+  LevelRows RunDot(const v1::Dot& dot) const {
+    const LevelRows left = Concatenate(dot.left()), right = Concatenate(dot.right());
+    LevelRows out{.rows = {}, .user = left.user && right.user, .width = 1};
+    for (size_t r = 0; r < (left.user ? right : left).rows.size(); ++r) {
+      const Row& a = left.rows.at(left.user ? 0 : r);
+      const Row& b = right.rows.at(right.user ? 0 : r);
+      double sum = 0;
+      for (size_t j = 0; j < a.size(); ++j) sum += a.at(j) * b.at(j);
+      out.rows.push_back({sum});
     }
     return out;
   }
