@@ -243,7 +243,7 @@ def draw(specs, rows, padding, seed=3):
 
 def request_of(built, inputs, row, names, text=None):
     """The request whose encoding is a row of inputs. `names`: a sequence feature's name -> the manifest's; `text`:
-    turns a row of a feature's table into its token."""
+    turns a row of a feature's table into its token. Histories that are padded in the middle bring that padding."""
     text = text or (lambda name, ids: features.ints("", ids))
     request = {"user": [], "candidates": [], "sequences": []}
     columns = {}
@@ -254,7 +254,8 @@ def request_of(built, inputs, row, names, text=None):
         elif values.ndim == 1:
             column = {**text(name, [int(value)]), "feature": name}
         else:
-            real = [int(one) for one in value if one != 0]
+            filled = np.flatnonzero(np.any([inputs[other][row] for other in names if other in inputs], axis=0))
+            real = [int(one) for one in value[filled[0] : filled[-1] + 1]] if len(filled) else []
             column = {**text(name, real), "feature": names[name].split(".")[-1]}
             if "." not in names[name]:
                 column["lengths"] = [len(real)]
@@ -280,12 +281,15 @@ class FlavoursTest(unittest.TestCase):
         text=None,
         names=None,
         zero_pad=True,
+        change=None,
         **params,
     ):
         specs = specs or specs_of()
         params = {**PARAMS, **params}
         net = Net(specs, params, groups, zero_pad=zero_pad)
         inputs = draw(specs, 2 * (MAX_LEN + 1), padding)
+        if change is not None:
+            change(inputs)
         serving = serving or Serving("m", {sequence[0]: ["click"] for _, sequence in groups}, LEVELS)
         dataset = Dataset(specs, ["clk"], vocabularies or {}, {name: padding for name in specs}, {"price": scaling})
         built = build_din(
@@ -448,6 +452,18 @@ class FlavoursTest(unittest.TestCase):
                 self.check(
                     specs, vocabularies={"item_id": tokens, "click_history": tokens}, text=text, din_use_softmax=True
                 )
+
+    def test_padding_in_the_middle(self):
+        """A behavior whose first field is padding does not count, whatever its other fields are; one with padding in
+        another field does."""
+
+        def change(inputs):
+            inputs["click_history"][:, 2:4] = 0
+            inputs["cate_history"][:, 4] = 0
+
+        for softmax, padding, zero_pad in itertools.product((False, True), ("pre", "post"), (False, True)):
+            with self.subTest(softmax=softmax, padding=padding, zero_pad=zero_pad):
+                self.check(change=change, din_use_softmax=softmax, padding=padding, zero_pad=zero_pad)
 
     def test_pad_row_that_is_not_zero(self):
         """With softmax an empty history is the mean of pad rows, whatever stands there."""
