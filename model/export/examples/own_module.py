@@ -106,7 +106,7 @@ def export(checkpoint=None):
     """The Built of a trained BookNet; `checkpoint`: its state dict, or None to train one here."""
     net = train() if checkpoint is None else BookNet()
     if checkpoint is not None:
-        net.load_state_dict(torch.load(checkpoint, map_location="cpu"))
+        net.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True))
     net.eval()
 
     b = Builder("books", item_feature="book")

@@ -31,6 +31,7 @@ from dinghy_export.importers.unpickling import (
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
+_WRAPPERS = ("module.", "_orig_mod.")
 _STATE_DICTS = ("state_dict", "model_state_dict")
 _SAFETENSORS_DTYPES = {
     "F64": "float64",
@@ -233,7 +234,22 @@ def _checkpoint_of(path, objects):
             _keep(found, str(name), value)
     else:
         raise CheckpointError(f"expected a state dict, got {type(holder).__name__}")
+    _leave_out_wrappers(found)
     return found
+
+
+def _leave_out_wrappers(found):
+    """torch.compile and DataParallel put their own name before every name of the module that they wrap."""
+    names, prefix = [*found.tensors, *found.unread], ""
+    while names:
+        wrapper = next((w for w in _WRAPPERS if all(name.startswith(prefix + w) for name in names)), None)
+        if wrapper is None:
+            break
+        prefix += wrapper
+    if prefix:
+        found.tensors = {name[len(prefix) :]: value for name, value in found.tensors.items()}
+        found.unread = {name[len(prefix) :]: value for name, value in found.unread.items()}
+        found.notes.append(f'every tensor is named "{prefix}...", as by torch.compile or DataParallel; it is left out')
 
 
 def _is_state_dict(objects):
