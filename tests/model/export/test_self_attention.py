@@ -84,7 +84,8 @@ FAMILIES = {
     "pre-norm, GELU": lambda: encoder(33, "RIGHT", False, nn.TransformerEncoderLayer(
         ITEM, 2, 5, activation="gelu", norm_first=True), input_scale=2.5),
     "two blocks": lambda: encoder(34, "NONE", False, nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(ITEM, 1, 16, layer_norm_eps=1e-3), 2, norm=nn.LayerNorm(ITEM))),
+        nn.TransformerEncoderLayer(ITEM, 1, 16, layer_norm_eps=1e-3), 2, nn.LayerNorm(ITEM),
+        enable_nested_tensor=False)),
     "multi-query": lambda: own(35, 3, 1, by_softmax),
     "grouped-query in a window": lambda: own(36, 4, 2, by_softmax, window=3),
     "latent": lambda: own(37, 2, 2, by_softmax, kept=3),
