@@ -107,32 +107,20 @@ absl::Status AppendColumn(const ColumnEncoder& encoder, const std::string& field
   return absl::OkStatus();
 }
 
-// Appends rows [begin, end) of `from`.
-void CopyRows(const v1::Column& from, int begin, int end, v1::Column& to) {
-  int first = begin;
-  int last = end;
-  if (!from.lengths().empty()) {
-    const auto lengths = from.lengths().begin();
-    first = static_cast<int>(std::accumulate(lengths, lengths + begin, int64_t{0}));
-    last = static_cast<int>(std::accumulate(lengths + begin, lengths + end, int64_t{first}));
-    to.mutable_lengths()->Add(lengths + begin, lengths + end);
+// Appends the values of rows `rows`, ascending. Empty `lengths`: one value a row.
+template <typename Values>
+void CopyValues(const Values& from, const google::protobuf::RepeatedField<uint32_t>& lengths,
+                absl::Span<const int> rows, Values& to) {
+  int row = 0;
+  int64_t begin = 0;  // of `row`'s values
+  for (const int wanted : rows) {
+    if (lengths.empty()) {
+      *to.Add() = from[wanted];
+      continue;
+    }
+    for (; row < wanted; ++row) begin += lengths[row];
+    for (uint32_t i = 0; i < lengths[wanted]; ++i) *to.Add() = from[static_cast<int>(begin + i)];
   }
-  if (from.has_ints()) {
-    const auto values = from.ints().values().begin();
-    to.mutable_ints()->mutable_values()->Add(values + first, values + last);
-  } else if (from.has_strings()) {
-    const auto values = from.strings().values().begin();
-    to.mutable_strings()->mutable_values()->Add(values + first, values + last);
-  } else if (from.has_floats()) {
-    const auto values = from.floats().values().begin();
-    to.mutable_floats()->mutable_values()->Add(values + first, values + last);
-  }
-}
-
-int CountBehaviors(const v1::SequenceData& data) {
-  if (data.columns().empty()) return data.event_time_ms_size();
-  const v1::Column& column = data.columns(0);
-  return column.lengths().empty() ? ValueCount(column) : column.lengths_size();
 }
 
 }  // namespace
@@ -174,37 +162,29 @@ absl::StatusOr<v1::SequenceData> RequestEncoder::FromEvents(int index,
   return data;
 }
 
-void CopyBehaviors(const v1::SequenceData& from, const v1::Sequence& sequence, int removed,
-                   v1::SequenceData& to) {
-  const int behaviors = CountBehaviors(from);
-  int begin = 0;
-  int end = behaviors;
-  if (removed < 0) {
-    const int kept = std::min(behaviors, static_cast<int>(sequence.max_length()));
-    begin = sequence.keep() == v1::Sequence::OLDEST ? 0 : behaviors - kept;
-    end = begin + kept;
-    removed = end;
-  }
-  removed = std::min(removed, end);
-  const int after = std::min(removed + 1, end);
-
+void CopyBehaviors(const v1::SequenceData& from, absl::Span<const int> behaviors, v1::SequenceData& to) {
   to.Clear();
   to.set_sequence(from.sequence());
   to.set_source(from.source());
   if (!from.event_time_ms().empty()) {
-    const auto times = from.event_time_ms().begin();
-    to.mutable_event_time_ms()->Add(times + begin, times + removed);
-    to.mutable_event_time_ms()->Add(times + after, times + end);
+    for (const int behavior : behaviors) to.add_event_time_ms(from.event_time_ms(behavior));
   }
   for (const v1::Column& column : from.columns()) {
     v1::Column& copy = *to.add_columns();
     copy.set_feature(column.feature());
-    // Set even where nothing is left, so that the column keeps its type.
-    if (column.has_ints()) copy.mutable_ints();
-    if (column.has_strings()) copy.mutable_strings();
-    if (column.has_floats()) copy.mutable_floats();
-    CopyRows(column, begin, removed, copy);
-    CopyRows(column, after, end, copy);
+    if (!column.lengths().empty()) {
+      for (const int behavior : behaviors) copy.add_lengths(column.lengths(behavior));
+    }
+    // The type is set even where nothing is left, so that the column keeps it.
+    if (column.has_ints()) {
+      CopyValues(column.ints().values(), column.lengths(), behaviors, *copy.mutable_ints()->mutable_values());
+    } else if (column.has_strings()) {
+      CopyValues(column.strings().values(), column.lengths(), behaviors,
+                 *copy.mutable_strings()->mutable_values());
+    } else if (column.has_floats()) {
+      CopyValues(column.floats().values(), column.lengths(), behaviors,
+                 *copy.mutable_floats()->mutable_values());
+    }
   }
 }
 

@@ -329,6 +329,30 @@ void ColumnEncoder::AppendCopy(const FeatureColumn& from, int row, FeatureColumn
   }
 }
 
+void ColumnEncoder::Keep(absl::Span<const int> rows, int begin, FeatureColumn& column) const {
+  size_t kept = 0;  // values of rows that were moved to the front, which never overtake those still to come
+  if (is_bag_) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int32_t first = column.offsets[rows[i] - begin];
+      const int32_t last = column.offsets[rows[i] - begin + 1];
+      column.offsets[i] = static_cast<int32_t>(kept);
+      for (int32_t id = first; id < last; ++id) column.rows[kept++] = column.rows[id];
+    }
+    column.offsets.resize(rows.size() + 1);
+    column.offsets.back() = static_cast<int32_t>(kept);
+    column.rows.resize(kept);
+  } else if (feature_->has_id() || feature_->has_time_since()) {
+    for (const int row : rows) column.rows[kept++] = column.rows[row - begin];
+    column.rows.resize(kept);
+  } else {
+    for (const int row : rows) {
+      const auto from = column.values.begin() + static_cast<ptrdiff_t>(row - begin) * width_;
+      std::copy(from, from + width_, column.values.begin() + static_cast<ptrdiff_t>(kept++) * width_);
+    }
+    column.values.resize(kept * static_cast<size_t>(width_));
+  }
+}
+
 void ColumnEncoder::AppendAge(int64_t age_ms, FeatureColumn& out) const {
   const auto above = std::upper_bound(boundaries_ms_.begin(), boundaries_ms_.end(), age_ms);
   out.rows.push_back(first_row_ + static_cast<int32_t>(above - boundaries_ms_.begin()));

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "features/feature_batch.h"
 #include "features/vocabulary.h"
 #include "proto/bundle.pb.h"
@@ -73,6 +74,9 @@ class ColumnEncoder {
 
   // Appends row `row` of `from`, an encoded column of the same feature.
   void AppendCopy(const FeatureColumn& from, int row, FeatureColumn& out) const;
+
+  // Leaves of `column` the rows `rows[i] - begin`, ascending.
+  void Keep(absl::Span<const int> rows, int begin, FeatureColumn& column) const;
 
   // time_since features: appends the bucket of an age in milliseconds, at least 0.
   void AppendAge(int64_t age_ms, FeatureColumn& out) const;

@@ -4,85 +4,21 @@
 #include <array>
 #include <cstddef>
 #include <memory_resource>
-#include <string_view>
-#include <unordered_set>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "features/located_columns.h"
 #include "features/schema.h"
 
 namespace dinghy {
 namespace {
 
-using Columns = google::protobuf::RepeatedPtrField<v1::Column>;
-using UnknownColumns = std::pmr::unordered_set<std::string_view>;
-
 absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
 
-// `place`: what the column lies in, such as `candidates`.
-absl::Status ColumnError(absl::string_view place, absl::string_view column, absl::string_view message) {
-  return Invalid(absl::StrCat(place, " column \"", column, "\": ", message));
-}
-
 std::string SequencePlace(absl::string_view sequence) { return absl::StrCat("sequence \"", sequence, "\""); }
-
-// Rows of a column that no feature reads.
-absl::StatusOr<int> CountUnknownRows(const v1::Column& column) {
-  if (column.lengths().empty()) return ValueCount(column);
-  int64_t sum = 0;
-  for (const uint32_t length : column.lengths()) sum += length;
-  if (sum != ValueCount(column)) {
-    return Invalid(
-        absl::StrCat("expected ", sum, " values, the sum of its lengths, got ", ValueCount(column)));
-  }
-  return column.lengths_size();
-}
-
-// Where the columns of a level were found.
-struct Located {
-  int rows = -1;  // -1: there are no columns
-  UnknownColumns* unknown = nullptr;
-  const v1::Column** by_feature = nullptr;  // by index in the manifest
-};
-
-// Puts the columns of one level, read by `features`, into `located` and checks that they have equal rows. A
-// second call adds columns to the same level. `bare_vectors`: vectors may come without lengths.
-absl::Status Locate(const Schema& schema, const Columns& columns, const FeatureIndex& features,
-                    absl::string_view place, bool bare_vectors, Located& located) {
-  const auto check = [&](const v1::Column& column, const absl::StatusOr<int>& rows) -> absl::Status {
-    if (!rows.ok()) return ColumnError(place, column.feature(), rows.status().message());
-    if (located.rows < 0) located.rows = *rows;
-    if (*rows == located.rows) return absl::OkStatus();
-    return ColumnError(place, column.feature(),
-                       absl::StrCat("expected ", located.rows, " rows, got ", *rows));
-  };
-  for (const v1::Column& column : columns) {
-    const auto feature = features.find(column.feature());
-    const bool again = feature == features.end() ? !located.unknown->insert(column.feature()).second
-                                                 : located.by_feature[feature->second] != nullptr;
-    if (again) return ColumnError(place, column.feature(), "expected once, got it again");
-    if (feature == features.end()) continue;
-    located.by_feature[feature->second] = &column;
-    const ColumnEncoder& encoder = *schema.encoders[feature->second];
-    if (absl::Status status = check(column, encoder.CountRows(column, bare_vectors)); !status.ok()) {
-      return status;
-    }
-  }
-  if (located.unknown->empty()) return absl::OkStatus();
-  for (const v1::Column& column : columns) {
-    if (features.contains(column.feature())) continue;
-    absl::StatusOr<int> rows = CountUnknownRows(column);
-    // It may be another model's vector.
-    if (bare_vectors && column.lengths().empty() && located.rows > 0 && *rows > 0 &&
-        *rows % located.rows == 0) {
-      rows = located.rows;
-    }
-    if (absl::Status status = check(column, rows); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
 
 // One sequence of a request, after truncation.
 struct History {
@@ -117,8 +53,8 @@ class EncodeCall {
 
   absl::Status EncodeFeature(int index, FeatureBatch& batch, EncodeNotes& notes);
   absl::Status EncodeFromCatalog(int index, int begin, int rows, FeatureColumn& out, OovCounter& oov);
+  void LeaveOutPads(int index, FeatureBatch& batch, std::vector<int>& used) const;
   absl::Status MissingColumn(int index) const;
-  void SkipPads(int sequence, FeatureBatch& batch) const;
   std::string Place(int index) const;
 
   // Where candidates' or behaviors' items are in the catalog; empty until they are looked up.
@@ -142,7 +78,7 @@ class EncodeCall {
 };
 
 absl::Status EncodeCall::LocateUser() {
-  Located located{.rows = 1, .unknown = &unknown_user_, .by_feature = columns_.data()};
+  LocatedColumns located{.rows = 1, .unknown = &unknown_user_, .by_feature = columns_.data()};
   for (const Columns* columns : {&request_.user(), &request_.context()}) {
     if (absl::Status status = Locate(schema_, *columns, schema_.user_features, "user or context",
                                      /*bare_vectors=*/true, located);
@@ -154,7 +90,7 @@ absl::Status EncodeCall::LocateUser() {
 }
 
 absl::StatusOr<int> EncodeCall::LocateCandidates() {
-  Located located{.unknown = &unknown_candidates_, .by_feature = columns_.data()};
+  LocatedColumns located{.unknown = &unknown_candidates_, .by_feature = columns_.data()};
   if (absl::Status status = Locate(schema_, request_.candidates(), schema_.candidate_features, "candidates",
                                    /*bare_vectors=*/true, located);
       !status.ok()) {
@@ -192,7 +128,7 @@ absl::Status EncodeCall::LocateSequences() {
 absl::Status EncodeCall::LocateSequence(const v1::SequenceData& data, const SequenceSchema& sequence,
                                         History& history) {
   UnknownColumns unknown(&memory_);
-  Located located{.unknown = &unknown, .by_feature = columns_.data()};
+  LocatedColumns located{.unknown = &unknown, .by_feature = columns_.data()};
   // The place in messages is made where there is something to say.
   absl::Status status =
       Locate(schema_, data.columns(), sequence.features, "", /*bare_vectors=*/false, located);
@@ -363,52 +299,21 @@ absl::Status EncodeCall::EncodeFeature(int index, FeatureBatch& batch, EncodeNot
   return status;
 }
 
-// Takes the rows that `skipped` names, rising, out of a column of `rows`.
-void EraseRows(const std::vector<int>& skipped, int rows, FeatureColumn& column) {
-  const bool bag = !column.offsets.empty();
-  const size_t width = column.values.size() / static_cast<size_t>(rows);
-  size_t next = 0;  // of `skipped`
-  int kept = 0;
-  int32_t ids = 0;
-  for (int row = 0; row < rows; ++row) {
-    const int32_t begin = bag ? column.offsets[row] : row;
-    const int32_t end = bag ? column.offsets[row + 1] : row + 1;
-    if (bag) column.offsets[kept] = ids;
-    if (next < skipped.size() && skipped[next] == row) {
-      ++next;
-      continue;
-    }
-    if (!column.rows.empty()) {
-      std::copy(column.rows.begin() + begin, column.rows.begin() + end, column.rows.begin() + ids);
-    }
-    ids += end - begin;
-    std::copy_n(column.values.begin() + static_cast<int64_t>(row * width), width,
-                column.values.begin() + static_cast<int64_t>(kept * width));
-    ++kept;
+// Leaves behaviors that take the pad row out of the encoded columns of sequence `index`, and finds those
+// used.
+void EncodeCall::LeaveOutPads(int index, FeatureBatch& batch, std::vector<int>& used) const {
+  const History& history = histories_[index];
+  const SequenceSchema& sequence = schema_.sequences[index];
+  used.resize(static_cast<size_t>(history.rows));
+  std::iota(used.begin(), used.end(), history.begin);
+  if (sequence.skip_feature < 0) return;
+  const auto pad_row = static_cast<int32_t>(schema_.feature(sequence.skip_feature).id().pad_row());
+  const std::vector<int32_t>& rows = batch.columns[sequence.skip_feature].rows;
+  std::erase_if(used, [&](int behavior) { return rows[behavior - history.begin] == pad_row; });
+  if (static_cast<int>(used.size()) == history.rows) return;
+  for (int i = 0; i < static_cast<int>(schema_.encoders.size()); ++i) {
+    if (schema_.sequence_of[i] == index) schema_.encoders[i]->Keep(used, history.begin, batch.columns[i]);
   }
-  if (bag) {
-    column.offsets.resize(kept + 1);
-    column.offsets[kept] = ids;
-  }
-  if (!column.rows.empty()) column.rows.resize(ids);
-  column.values.resize(kept * width);
-}
-
-void EncodeCall::SkipPads(int sequence, FeatureBatch& batch) const {
-  std::vector<int>& skipped = batch.skipped[sequence];
-  skipped.clear();
-  const int by = schema_.sequences[sequence].skip_pad_of;
-  const int rows = batch.sequence_lengths[sequence];
-  if (by < 0) return;
-  const int pad_row = static_cast<int>(schema_.feature(by).id().pad_row());
-  for (int row = 0; row < rows; ++row) {
-    if (batch.columns[by].rows[row] == pad_row) skipped.push_back(row);
-  }
-  if (skipped.empty()) return;
-  for (size_t i = 0; i < batch.columns.size(); ++i) {
-    if (schema_.sequence_of[i] == sequence) EraseRows(skipped, rows, batch.columns[i]);
-  }
-  batch.sequence_lengths[sequence] = rows - static_cast<int>(skipped.size());
 }
 
 absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
@@ -418,16 +323,18 @@ absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
   if (absl::Status status = LocateSequences(); !status.ok()) return status;
 
   batch.candidates = *candidates;
-  batch.sequence_lengths.clear();
-  for (const History& history : histories_) batch.sequence_lengths.push_back(history.rows);
   batch.columns.resize(schema_.encoders.size());
   notes.candidate_flags.assign(static_cast<size_t>(*candidates), v1::CANDIDATE_FLAG_NONE);
   notes.oov_ids.assign(schema_.encoders.size(), 0);
   for (int i = 0; i < static_cast<int>(schema_.encoders.size()); ++i) {
     if (absl::Status status = EncodeFeature(i, batch, notes); !status.ok()) return status;
   }
-  batch.skipped.resize(histories_.size());
-  for (int s = 0; s < static_cast<int>(histories_.size()); ++s) SkipPads(s, batch);
+  batch.sequence_lengths.clear();
+  notes.used_behaviors.resize(histories_.size());
+  for (int i = 0; i < static_cast<int>(histories_.size()); ++i) {
+    LeaveOutPads(i, batch, notes.used_behaviors[i]);
+    batch.sequence_lengths.push_back(static_cast<int>(notes.used_behaviors[i].size()));
+  }
 
   notes.unknown_columns.assign(unknown_behaviors_.begin(), unknown_behaviors_.end());
   notes.unknown_columns.insert(notes.unknown_columns.end(), unknown_user_.begin(), unknown_user_.end());

@@ -36,7 +36,11 @@ struct EncodeNotes {
   std::vector<uint32_t> candidate_flags;  // CandidateFlag bits, one per candidate
   std::vector<std::string>
       unknown_columns;           // columns of the request that no feature reads; sorted, each once
-  std::vector<int64_t> oov_ids;  // ids that took an OOV or pad row, by index in manifest.features()
+  std::vector<int64_t> oov_ids;  // ids that took an OOV or pad row, by index in manifest.features(); counts
+                                 // those of behaviors that were left out for their pad row
+  // By index in manifest.sequences(): numbers of the behaviors that are used, ascending, in the request's
+  // sequence.
+  std::vector<std::vector<int>> used_behaviors;
 };
 
 struct EncoderOptions {
@@ -57,7 +61,8 @@ class RequestEncoder {
   ~RequestEncoder();
 
   // Encodes `request` into `batch`, whose capacity is kept. Sequences are cut to max_length as the manifest
-  // says. Errors: INVALID_ARGUMENT naming the column, what was expected and what came.
+  // says, then behaviors are left out that take the pad row of the sequence's skip_pad_of. Errors:
+  // INVALID_ARGUMENT naming the column, what was expected and what came.
   absl::Status Encode(const v1::ScoreRequest& request, FeatureBatch& batch, EncodeNotes& notes) const;
 
   // Number of candidates of a request: the rows of its candidate columns. INVALID_ARGUMENT where they are
@@ -80,11 +85,9 @@ class RequestEncoder {
   const EncoderOptions options_;
 };
 
-// Copies into `to` the behaviors of `from` without number `removed`, or, for removed < 0, those that
-// `sequence` keeps by max_length and keep. `from` must have equal columns, as those of a request that was
-// encoded.
-void CopyBehaviors(const v1::SequenceData& from, const v1::Sequence& sequence, int removed,
-                   v1::SequenceData& to);
+// Copies into `to` those behaviors of `from` whose numbers `behaviors` holds, ascending, such as
+// EncodeNotes::used_behaviors. `from` must have equal columns, as those of a request that was encoded.
+void CopyBehaviors(const v1::SequenceData& from, absl::Span<const int> behaviors, v1::SequenceData& to);
 
 }  // namespace dinghy
 

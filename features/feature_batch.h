@@ -28,8 +28,6 @@ struct FeatureBatch {
   int candidates = 0;
   std::vector<int> sequence_lengths;   // by index in manifest.sequences(); 0 to max_length
   std::vector<FeatureColumn> columns;  // by index in manifest.features()
-  // By sequence: the behaviors, after truncation, that skip_pad_of left out; rising.
-  std::vector<std::vector<int>> skipped;
 };
 
 }  // namespace dinghy

@@ -1,5 +1,6 @@
 #include "features/schema.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,8 +75,8 @@ absl::StatusOr<std::unique_ptr<Schema>> Schema::Create(const v1::BundleManifest&
   }
   if (absl::Status status = schema->SetItemFeature(); !status.ok()) return status;
   for (SequenceSchema& sequence : schema->sequences) {
-    if (absl::Status status = schema->SetSkipPadOf(sequence); !status.ok()) {
-      return Invalid("sequence", sequence.sequence->name(), status.message());
+    if (absl::Status status = schema->SetSkipFeature(sequence); !status.ok()) {
+      return Invalid("sequence", sequence.sequence->name(), absl::StrCat("skip_pad_of: ", status.message()));
     }
   }
 
@@ -121,24 +122,6 @@ absl::Status Schema::AddSequence(const v1::Sequence& sequence) {
   }
   sequences.push_back({.sequence = &sequence, .features = {}});
   return absl::OkStatus();
-}
-
-absl::Status Schema::SetSkipPadOf(SequenceSchema& sequence) const {
-  const std::string& name = sequence.sequence->skip_pad_of();
-  if (name.empty()) return absl::OkStatus();
-  for (int i = 0; i < manifest->features_size(); ++i) {
-    const v1::Feature& candidate = manifest->features(i);
-    if (candidate.name() != name) continue;
-    if (&sequences[std::max(sequence_of[i], 0)] != &sequence || sequence_of[i] < 0 ||
-        candidate.id().bag() != v1::IdFeature::SINGLE || !candidate.id().has_pad_row()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got \"", name, "\""));
-    }
-    sequence.skip_pad_of = i;
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("skip_pad_of: expected a feature, got \"", name, "\", which is none"));
 }
 
 absl::Status Schema::AddFeature(int index) {
@@ -218,6 +201,28 @@ absl::Status Schema::SetItemFeature() {
                                   v1::IdFeature::Type_Name(item().id().type()), ", as \"", name, "\" is"));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Schema::SetSkipFeature(SequenceSchema& sequence) {
+  const std::string& name = sequence.sequence->skip_pad_of();
+  if (name.empty()) return absl::OkStatus();
+  const auto found = std::find_if(manifest->features().begin(), manifest->features().end(),
+                                  [&name](const v1::Feature& feature) { return feature.name() == name; });
+  if (found == manifest->features().end()) {
+    return absl::InvalidArgumentError(absl::StrCat("expected a feature, got \"", name, "\""));
+  }
+  const absl::string_view wrong = found->sequence() != sequence.sequence->name()
+                                      ? "which is not of this sequence"
+                                  : !found->has_id()                           ? "which has no id"
+                                  : found->id().bag() != v1::IdFeature::SINGLE ? "which is a bag"
+                                  : !found->id().has_pad_row()                 ? "which has no pad_row"
+                                                                               : "";
+  if (!wrong.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a SINGLE id feature of this sequence with a pad_row, got \"", name, "\", ", wrong));
+  }
+  sequence.skip_feature = static_cast<int>(found - manifest->features().begin());
   return absl::OkStatus();
 }
 

@@ -26,7 +26,7 @@ struct SequenceSchema {
   const v1::Sequence* sequence = nullptr;
   FeatureIndex features;  // by field; time_since features, which have no column, are left out
   int time_feature = -1;  // one that reads the time, if any
-  int skip_pad_of = -1;   // the feature whose pad row leaves a behavior out, if any
+  int skip_feature = -1;  // behaviors that take its pad row are left out; -1: none are
 };
 
 struct Schema {
@@ -55,7 +55,7 @@ struct Schema {
   absl::Status AddSequence(const v1::Sequence& sequence);
   absl::Status AddFeature(int index);
   absl::Status SetItemFeature();
-  absl::Status SetSkipPadOf(SequenceSchema& sequence) const;
+  absl::Status SetSkipFeature(SequenceSchema& sequence);
 };
 
 }  // namespace dinghy

@@ -146,8 +146,10 @@ absl::Status Explain(const LoadedModel& loaded, const v1::ScoreRequest& resolved
         v1::ScoreRequest without = one;
         for (v1::SequenceData& changed : *without.mutable_sequences()) {
           if (changed.sequence() != sequence.name()) continue;
-          changed.Clear();
-          CopyBehaviors(*data, sequence, behavior, changed);
+          std::vector<int> others(length);
+          std::iota(others.begin(), others.end(), 0);
+          others.erase(others.begin() + behavior);
+          CopyBehaviors(*data, others, changed);
         }
         if (absl::Status status = loaded.encoder->Encode(without, state.batch, notes); !status.ok())
           return status;

@@ -212,21 +212,13 @@ void FillTimings(const WorkerState& state, google::protobuf::RepeatedPtrField<v1
 }
 
 // Cuts the sequences of an encoded request to the behaviors that were used.
-void TruncateSequences(const v1::BundleManifest& manifest, const FeatureBatch& batch,
+void KeepUsedBehaviors(const v1::BundleManifest& manifest, const EncodeNotes& notes,
                        v1::ScoreRequest& request) {
-  for (int s = 0; s < manifest.sequences_size(); ++s) {
-    const v1::Sequence& sequence = manifest.sequences(s);
-    v1::SequenceData* data = request.mutable_sequences(FindSequence(request, sequence.name()));
-    v1::SequenceData kept;
-    CopyBehaviors(*data, sequence, -1, kept);
-    for (auto skipped = batch.skipped[s].rbegin(); skipped != batch.skipped[s].rend(); ++skipped) {
-      v1::SequenceData fewer;
-      CopyBehaviors(kept, sequence, *skipped, fewer);
-      kept.Swap(&fewer);
-    }
-    kept.set_sequence(sequence.name());
-    kept.set_source(data->source());
-    data->Swap(&kept);
+  for (int i = 0; i < manifest.sequences_size(); ++i) {
+    v1::SequenceData* data = request.mutable_sequences(FindSequence(request, manifest.sequences(i).name()));
+    v1::SequenceData used;
+    CopyBehaviors(*data, notes.used_behaviors[i], used);
+    data->Swap(&used);
   }
 }
 
@@ -311,7 +303,7 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const
   if (request.debug().encoded()) FillEncoded(manifest, state.batch, response);
   FillDebugLayers(state.outputs, response);
 
-  if (explain || log != nullptr) TruncateSequences(manifest, state.batch, resolved->request);
+  if (explain || log != nullptr) KeepUsedBehaviors(manifest, state.notes, resolved->request);
   if (explain) {
     const std::vector<AttentionWeights> attention = std::move(state.outputs.attention);
     if (absl::Status status = Explain(loaded, resolved->request, attention, *picked, state, response);

@@ -286,11 +286,8 @@ constexpr char kHistory[] = R"pb(
 )pb";
 
 TEST(CopyBehaviorsTest, KeepsTheNewestOrOldest) {
-  v1::Sequence sequence;
-  sequence.set_max_length(2);
-  sequence.set_keep(v1::Sequence::NEWEST);
   v1::SequenceData data = Parse<v1::SequenceData>("sequence: 'old' event_time_ms: 5");
-  CopyBehaviors(Parse<v1::SequenceData>(kHistory), sequence, -1, data);
+  CopyBehaviors(Parse<v1::SequenceData>(kHistory), {2, 3}, data);
   ExpectSame(data, R"pb(
     sequence: "clicks"
     source: STORE
@@ -308,8 +305,7 @@ TEST(CopyBehaviorsTest, KeepsTheNewestOrOldest) {
       feature: "rating"
       floats { values: [ 3.5, 4.5 ] }
     })pb");
-  sequence.set_keep(v1::Sequence::OLDEST);
-  CopyBehaviors(Parse<v1::SequenceData>(kHistory), sequence, -1, data);
+  CopyBehaviors(Parse<v1::SequenceData>(kHistory), {0, 1}, data);
   ExpectSame(data, R"pb(
     sequence: "clicks"
     source: STORE
@@ -327,19 +323,14 @@ TEST(CopyBehaviorsTest, KeepsTheNewestOrOldest) {
       feature: "rating"
       floats { values: [ 1.5, 2.5 ] }
     })pb");
-  for (const uint32_t enough : {4u, 5u, 100u}) {
-    sequence.set_max_length(enough);
-    CopyBehaviors(Parse<v1::SequenceData>(kHistory), sequence, -1, data);
-    ExpectSame(data, kHistory);
-  }
+  CopyBehaviors(Parse<v1::SequenceData>(kHistory), {0, 1, 2, 3}, data);
+  ExpectSame(data, kHistory);
 }
 
 TEST(CopyBehaviorsTest, LeavesOneBehaviorOut) {
   const v1::SequenceData history = Parse<v1::SequenceData>(kHistory);
-  v1::Sequence sequence;
-  sequence.set_max_length(4);
   v1::SequenceData data;
-  CopyBehaviors(history, sequence, 0, data);
+  CopyBehaviors(history, {1, 2, 3}, data);
   ExpectSame(data, R"pb(
     sequence: "clicks"
     source: STORE
@@ -357,7 +348,7 @@ TEST(CopyBehaviorsTest, LeavesOneBehaviorOut) {
       feature: "rating"
       floats { values: [ 2.5, 3.5, 4.5 ] }
     })pb");
-  CopyBehaviors(history, sequence, 2, data);
+  CopyBehaviors(history, {0, 1, 3}, data);
   ExpectSame(data, R"pb(
     sequence: "clicks"
     source: STORE
@@ -375,18 +366,16 @@ TEST(CopyBehaviorsTest, LeavesOneBehaviorOut) {
       feature: "rating"
       floats { values: [ 1.5, 2.5, 4.5 ] }
     })pb");
-  CopyBehaviors(history, sequence, 3, data);
+  CopyBehaviors(history, {0, 1, 2}, data);
   EXPECT_THAT(data.event_time_ms(), ElementsAre(10, 20, 30));
   EXPECT_THAT(data.columns(1).lengths(), ElementsAre(2, 0, 1));
 }
 
 TEST(CopyBehaviorsTest, TheLastBehaviorLeavesAnEmptyHistoryOfTheSameTypes) {
-  v1::Sequence sequence;
-  sequence.set_max_length(4);
   v1::SequenceData data;
   CopyBehaviors(Parse<v1::SequenceData>(
                     "sequence: 'clicks' event_time_ms: 1 columns { feature: 'item' ints { values: 1 } }"),
-                sequence, 0, data);
+                {}, data);
   ExpectSame(data, "sequence: 'clicks' columns { feature: 'item' ints {} }");
 }
 

@@ -47,6 +47,30 @@ std::vector<Fault> Faults() {
        "sequence \"clicks\": keep: expected NEWEST or OLDEST, got KEEP_UNSPECIFIED"},
       {"NoPad", sequence([](v1::Sequence& s) { s.clear_pad(); }),
        "sequence \"clicks\": pad: expected NONE, LEFT or RIGHT, got nothing"},
+      {"SkipOfAnUnknownFeature", sequence([](v1::Sequence& s) { s.set_skip_pad_of("clicks.shop"); }),
+       "sequence \"clicks\": skip_pad_of: expected a feature, got \"clicks.shop\""},
+      {"SkipOfAnotherSequence", sequence([](v1::Sequence& s) { s.set_skip_pad_of("buys.item"); }),
+       "sequence \"clicks\": skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got "
+       "\"buys.item\", which is not of this sequence"},
+      {"SkipOfACandidateFeature", sequence([](v1::Sequence& s) { s.set_skip_pad_of("item"); }),
+       "sequence \"clicks\": skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got "
+       "\"item\", which is not of this sequence"},
+      {"SkipOfANumber", sequence([](v1::Sequence& s) { s.set_skip_pad_of("clicks.rating"); }),
+       "sequence \"clicks\": skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got "
+       "\"clicks.rating\", which has no id"},
+      {"SkipOfABag",
+       [](ShopManifest& shop) {
+         shop.manifest.mutable_sequences(0)->set_skip_pad_of("clicks.item");
+         shop.feature("clicks.item").mutable_id()->set_bag(v1::IdFeature::BAG_SUM);
+         shop.manifest.set_item_feature("");
+         for (const char* name : {"category", "price"}) shop.feature(name).set_from(v1::REQUEST);
+         shop.feature("clicks.category").set_from(v1::REQUEST);
+       },
+       "sequence \"clicks\": skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got "
+       "\"clicks.item\", which is a bag"},
+      {"SkipWithoutPadRow", sequence([](v1::Sequence& s) { s.set_skip_pad_of("clicks.category"); }),
+       "sequence \"clicks\": skip_pad_of: expected a SINGLE id feature of this sequence with a pad_row, got "
+       "\"clicks.category\", which has no pad_row"},
 
       {"FeatureTwice", feature("price", [](v1::Feature& f) { f.set_name("category"); }),
        "feature \"category\": name: expected each once, got it again"},

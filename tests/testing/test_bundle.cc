@@ -221,6 +221,7 @@ v1::BundleManifest MakeTestManifest(const TestBundleOptions& options) {
   clicks.set_max_length(kTestMaxLength);
   clicks.set_keep(v1::Sequence::NEWEST);
   clicks.set_pad(v1::Sequence::NONE);
+  if (options.skip_pads) clicks.set_skip_pad_of("clicks.item");
   AddFeatures(manifest);
   AddTable(manifest, "item", kItemDim);
   AddTable(manifest, "category", kCategoryDim);

@@ -24,6 +24,7 @@ struct TestBundleOptions {
   std::string model = "shop";
   int64_t version = 1;
   bool self_attention = false;  // din_sasrec: a self-attention block over the history; else din
+  bool skip_pads = false;       // clicks on the pad row are left out
   uint32_t seed = 1;            // of the weights
 };
 

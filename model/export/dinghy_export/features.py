@@ -71,8 +71,11 @@ def column_rows(column):
 # --- Features, as in a manifest -------------------------------------------------------------------------------------
 
 
-def sequence(name, actions, max_length, keep="NEWEST"):
-    return {"name": name, "actions": list(actions), "maxLength": max_length, "keep": keep, "pad": "NONE"}
+def sequence(name, actions, max_length, keep="NEWEST", pad="NONE", skip_pad_of=None):
+    message = {"name": name, "actions": list(actions), "maxLength": max_length, "keep": keep, "pad": pad}
+    if skip_pad_of is not None:
+        message["skipPadOf"] = skip_pad_of
+    return message
 
 
 def identity(rows):
@@ -206,7 +209,7 @@ class Encoded:
     numbers float32 [rows, width]. USER features have one row."""
 
     values: dict
-    lengths: dict  # behaviors by sequence, after truncation
+    lengths: dict  # behaviors by sequence, after truncation and without those left out for their pad row
     candidates: int
 
 
@@ -274,19 +277,23 @@ class FeatureEncoder:
                 items = columns[sequence].get(self.item_feature, [])
                 values[name] = self._encode_or_catalog(feature, rows, items, lengths[sequence])
         for name, sequence in self.sequences.items():
-            self._skip_pads(name, sequence.get("skipPadOf"), values, lengths)
+            if sequence.get("skipPadOf"):
+                lengths[name] = self._leave_out_pads(sequence, values)
         return Encoded(values, lengths, count)
 
-    def _skip_pads(self, name, by, values, lengths):
-        """Leaves out the behaviors of sequence `name` that take the pad row of feature `by`."""
-        if by is None:
-            return
-        feature = next(feature for feature in self.features if feature["name"] == by)
-        kept = values[by] != feature["id"]["padRow"]
+    def _leave_out_pads(self, sequence, values):
+        """Leaves behaviors that take the pad row out of all columns of the sequence; returns how many stay."""
+        of = next((feature for feature in self.features if feature["name"] == sequence["skipPadOf"]), {})
+        if of.get("sequence") != sequence["name"] or _is_bag(of) or "padRow" not in of.get("id", {}):
+            raise ValueError(
+                f'sequence "{sequence["name"]}": skipPadOf: expected a SINGLE id feature of this sequence with a padRow, '
+                f'got "{sequence["skipPadOf"]}"'
+            )
+        stay = values[of["name"]] != of["id"]["padRow"]
         for feature in self.features:
-            if feature["level"] == SEQUENCE and feature["sequence"] == name:
-                values[feature["name"]] = values[feature["name"]][kept]
-        lengths[name] = int(kept.sum())
+            if feature.get("sequence") == sequence["name"]:
+                values[feature["name"]] = values[feature["name"]][stay]
+        return int(stay.sum())
 
     @staticmethod
     def _field(feature):

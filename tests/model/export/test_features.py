@@ -114,6 +114,43 @@ class EncoderTest(unittest.TestCase):
         self.assertEqual(encoded.values["clicks.genre"].tolist(), [[1, -1], [2, 3], [-1, -1]])
         self.assertEqual(encoded.values["clicks.time"].tolist(), [2, 2, 0])  # ages 998, 100, 9
 
+    def test_behaviors_on_the_pad_row_are_left_out_of_all_columns(self):
+        def encode(items, keep="NEWEST", **policies):
+            base = make_encoder().features
+            clicked = features.id_feature("clicks.item", SEQUENCE, "item", features.identity(10), source="EVENT", **policies)
+            encoder = FeatureEncoder(
+                [features.sequence("clicks", ["click"], 4, keep, pad="RIGHT", skip_pad_of="clicks.item")],
+                [clicked if feature["name"] == "clicks.item" else feature for feature in base],
+                "item",
+                CATALOG,
+            )
+            times = [1, 2, 900, 950, 991][: len(items)]
+            sequences = [{"sequence": "clicks", "eventTimeMs": times, "columns": [features.ints("item", items)]}]
+            return encoder.encode(make_request(sequences=sequences))
+
+        encoded = encode([2, 0, 3, 0, 4])
+        self.assertEqual(encoded.lengths, {"clicks": 2})
+        self.assertEqual(encoded.values["clicks.item"].tolist(), [3, 4])
+        self.assertEqual(encoded.values["clicks.genre"].tolist(), [[2, 3], [-1, -1]])
+        self.assertEqual(encoded.values["clicks.time"].tolist(), [2, 0])
+        self.assertEqual(encode([2, 0, 3, 0, 4], keep="OLDEST").values["clicks.item"].tolist(), [2, 3])
+        # An id that takes the pad row by a policy counts like a pad.
+        self.assertEqual(encode([2, 77, 3], unknown="PAD_ROW").values["clicks.item"].tolist(), [2, 3])
+        self.assertEqual(encode([2, -7, 3], negative="PAD_ROW").values["clicks.item"].tolist(), [2, 3])
+        self.assertEqual(encode([2, 77, 3]).values["clicks.item"].tolist(), [2, 1, 3])
+        empty = encode([0, 0])
+        self.assertEqual(empty.lengths, {"clicks": 0})
+        for name, rows in empty.values.items():
+            if name.startswith("clicks."):
+                self.assertEqual(len(rows), 0, name)
+
+    def test_what_cannot_be_skipped_by(self):
+        for name in ("clicks.genre", "clicks.time", "item", "clicks.shop"):
+            sequence = features.sequence("clicks", ["click"], 4, skip_pad_of=name)
+            encoder = FeatureEncoder([sequence], make_encoder().features, "item", CATALOG)
+            with self.assertRaisesRegex(ValueError, f'"clicks": skipPadOf: expected a SINGLE id feature.*got "{name}"'):
+                encoder.encode(make_request())
+
     def test_inline_columns_win_over_the_catalog(self):
         columns = [features.ints("item", [2, 3, 99]), features.ints("genre", [4, 4, 1, 2], [1, 1, 2])]
         encoded = make_encoder().encode(make_request(candidates=columns))
