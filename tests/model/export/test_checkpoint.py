@@ -121,6 +121,7 @@ class CheckpointTest(unittest.TestCase):
             dict(expected),
             {"state_dict": expected, "epoch": 3},
             {"model_state_dict": expected},
+            {"state_dict": expected, "means": np.zeros(3)},
             collections.OrderedDict(
                 (name, nn.Parameter(tensor) if tensor.is_floating_point() else tensor)
                 for name, tensor in expected.items()
@@ -231,8 +232,10 @@ class CheckpointTest(unittest.TestCase):
             self.save({f"{prefix}a.b": torch.arange(3.0), f"{prefix}c": torch.ones(2)}, True)
             checkpoint = read_checkpoint(self.path)
             self.assertEqual(list(checkpoint.tensors), ["a.b", "c"])
-            self.assertEqual(checkpoint.notes, [f'every tensor is named "{prefix}...", as by torch.compile or DataParallel; '
-                                                "it is left out"])
+            self.assertEqual(
+                checkpoint.notes,
+                [f'every tensor is named "{prefix}...", as by torch.compile or DataParallel; ' "it is left out"],
+            )
         self.save({"module.a": torch.ones(2), "b": torch.ones(2)}, True)
         self.assertEqual(list(read_checkpoint(self.path).tensors), ["module.a", "b"])
 

@@ -214,8 +214,10 @@ def _read_safetensors(path):
 def _checkpoint_of(path, objects):
     found = Checkpoint(path, {}, objects)
     holder = objects
-    if isinstance(objects, dict) and not _is_state_dict(objects):
-        names = [name for name in _STATE_DICTS if isinstance(objects.get(name), (dict, Inert))]
+    names = [
+        name for name in _STATE_DICTS if isinstance(objects, dict) and isinstance(objects.get(name), (dict, Inert))
+    ]
+    if isinstance(objects, dict) and (names or not _is_state_dict(objects)):
         if len(names) != 1:
             raise CheckpointError(
                 f"expected tensors, or one of {', '.join(_STATE_DICTS)}, got a dict with the keys "

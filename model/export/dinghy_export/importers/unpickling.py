@@ -230,6 +230,8 @@ def _rebuild_tensor(storage, offset, shape, strides, *rest):
 
 
 def _rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype, *rest):
+    if isinstance(dtype, type) and issubclass(dtype, Inert):  # a type that is not read here, such as torch.float8_e5m2
+        return _inert(f"a tensor of {dtype.path}")()
     _check(isinstance(storage, Storage) and isinstance(dtype, Dtype), "a tensor without a storage or type")
     tensor = _rebuild_tensor(Storage(storage.key, dtype.name, 0), offset, shape, strides, requires_grad, hooks, *rest)
     tensor.storage = storage
@@ -367,7 +369,11 @@ _STAND_INS = {
 
 
 def _class_of(module, name):
-    return type(name.rsplit(".", 1)[-1] or "unnamed", (Inert,), {"path": f"{module}.{name}", "__module__": __name__})
+    return _inert(f"{module}.{name}")
+
+
+def _inert(path):
+    return type(path.rsplit(".", 1)[-1] or "unnamed", (Inert,), {"path": path, "__module__": __name__})
 
 
 class InertUnpickler(pickle.Unpickler):
