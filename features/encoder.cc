@@ -335,6 +335,7 @@ absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
     LeaveOutPads(i, batch, notes.used_behaviors[i]);
     batch.sequence_lengths.push_back(static_cast<int>(notes.used_behaviors[i].size()));
   }
+  batch.full_lengths = batch.sequence_lengths;
 
   notes.unknown_columns.assign(unknown_behaviors_.begin(), unknown_behaviors_.end());
   notes.unknown_columns.insert(notes.unknown_columns.end(), unknown_user_.begin(), unknown_user_.end());

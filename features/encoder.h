@@ -61,8 +61,8 @@ class RequestEncoder {
   ~RequestEncoder();
 
   // Encodes `request` into `batch`, whose capacity is kept. Sequences are cut to max_length as the manifest
-  // says, then behaviors are left out that take the pad row of the sequence's skip_pad_of. Errors:
-  // INVALID_ARGUMENT naming the column, what was expected and what came.
+  // says, then behaviors are left out that take the pad row of the sequence's skip_pad_of; what is
+  // left are the full lengths. Errors: INVALID_ARGUMENT naming the column, what was expected and what came.
   absl::Status Encode(const v1::ScoreRequest& request, FeatureBatch& batch, EncodeNotes& notes) const;
 
   // Number of candidates of a request: the rows of its candidate columns. INVALID_ARGUMENT where they are

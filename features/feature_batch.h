@@ -26,7 +26,10 @@ struct FeatureColumn {
 
 struct FeatureBatch {
   int candidates = 0;
-  std::vector<int> sequence_lengths;   // by index in manifest.sequences(); 0 to max_length
+  std::vector<int> sequence_lengths;  // by index in manifest.sequences(); 0 to max_length
+  // The same before anything was left out to save time: what a model may choose by, so that it takes the same
+  // way with less of the history.
+  std::vector<int> full_lengths;
   std::vector<FeatureColumn> columns;  // by index in manifest.features()
 };
 

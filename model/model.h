@@ -38,9 +38,12 @@ struct ModelScoreOptions {
 };
 
 struct AttentionWeights {
-  int layer = 0;               // index in manifest.layers()
-  int sequence = 0;            // index in manifest.sequences()
-  std::vector<float> weights;  // [candidates, length], after normalisation
+  int layer = 0;     // index in manifest.layers()
+  int sequence = 0;  // index in manifest.sequences()
+  // [candidates, length], after normalisation: what multiplies the values. Of several heads the mean; of
+  // linear attention the weights that it has without computing them, so that they sum to 1; of windows the
+  // weight divided by the window's number of behaviors, 0 behind the last window.
+  std::vector<float> weights;
 };
 
 struct NamedValues {

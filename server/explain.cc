@@ -122,6 +122,8 @@ absl::Status Explain(const LoadedModel& loaded, const v1::ScoreRequest& resolved
     explained.resize(response.outputs_size() > 0 ? response.outputs(0).scores_size() : 0);
     std::iota(explained.begin(), explained.end(), 0);
   }
+  // A history without one of its behaviors takes the same way through the model as the whole one.
+  const std::vector<int> full_lengths = state.batch.full_lengths;
   EncodeNotes notes;
   for (const int candidate : explained) {
     v1::ScoreRequest one;
@@ -153,6 +155,7 @@ absl::Status Explain(const LoadedModel& loaded, const v1::ScoreRequest& resolved
         }
         if (absl::Status status = loaded.encoder->Encode(without, state.batch, notes); !status.ok())
           return status;
+        state.batch.full_lengths = full_lengths;
         loaded.model->Score(state.batch, {}, state.scratch, state.outputs);
         for (int o = 0; o < response.outputs_size(); ++o) {
           entry->add_score_change(response.outputs(o).scores(candidate) -

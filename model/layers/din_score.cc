@@ -1,26 +1,89 @@
-#include "model/layers/din_score.h"
-
+// DIN's activation unit (Zhou et al., 2018): an MLP over [q, k, q - k, q * k] that scores each behavior k for
+// one query q.
+//
+// The first layer's input is never built, since
+//   W [q, k, q-k, q*k] = (Wq + Wd) q + (Wk - Wd) k + Wp (q * k):
+// of query q it is one GEMM of the keys with diag(q) Wp^T + (Wk - Wd)^T, and (Wq + Wd) q + b is its bias.
+//
+// Every query has GEMMs of the same shapes, which only the history's bucket decides.
+#include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "model/layers/activation.h"
+#include "model/layers/attention_score.h"
 #include "model/layers/history_buckets.h"
+#include "model/layers/split_linear.h"
+#include "model/ops/gemm.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
 namespace {
 
+struct Step {
+  DenseWeights weights;                                 // of the first, only out and activation count
+  std::vector<std::unique_ptr<ops::RowLinear>> linear;  // by bucket; none for the first and the last
+};
+
+struct DinParts {
+  Inputs query;
+  int64_t width = 0;  // of the keys, and of the query with the zeros behind it
+  int64_t parameters = 0;
+  bool has_product = false;
+  SplitLinear query_part;
+  std::vector<float> key_weight;                  // (Wk - Wd)^T, [width, first width]
+  std::vector<float> product_weight;              // Wp^T, [width, first width]
+  std::vector<std::unique_ptr<ops::Gemm>> first;  // by bucket
+  std::vector<Step> steps;
+};
+
+class DinScore : public AttentionScore {
+ public:
+  explicit DinScore(DinParts parts) : parts_(std::move(parts)) {}
+
+  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
+    return {.length = length,
+            .keys = keys,
+            .query = parts_.has_product ? PaddedQuery(context) : Value(),
+            .base = parts_.query_part.Run(context)};
+  }
+
+  void Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+           int64_t stride) const override;
+
+  void AddCost(LayerCost& cost) const override;
+
+ private:
+  // The queries with their zeros, [queries, width].
+  Value PaddedQuery(const RunContext& context) const {
+    const Value query = parts_.query.Gather(context);
+    const int64_t from = parts_.query.width();
+    if (from == parts_.width) return query;
+    float* padded = context.scratch.Floats(query.rows * parts_.width);
+    for (int64_t q = 0; q < query.rows; ++q) {
+      float* row = padded + q * parts_.width;
+      std::copy_n(query.data + q * query.stride, from, row);
+      std::fill(row + from, row + parts_.width, 0.0f);
+    }
+    return {padded, query.rows, parts_.width};
+  }
+
+  const DinParts parts_;
+};
+
 // The first layer's weight by part; null where the part is absent.
-struct Parts {
+struct WeightParts {
   const float* query = nullptr;
   const float* key = nullptr;
   const float* difference = nullptr;
   const float* product = nullptr;
 };
 
-absl::StatusOr<Parts> FindParts(const v1::DinScore& din, const float* weight, int64_t width,
-                                const LayerScope& scope) {
-  Parts out;
+absl::StatusOr<WeightParts> FindParts(const v1::DinScore& din, const float* weight, int64_t width,
+                                      const std::string& field, const LayerScope& scope) {
+  WeightParts out;
   for (int i = 0; i < din.parts_size(); ++i) {
     const float** part = nullptr;
     switch (din.parts(i)) {
@@ -37,11 +100,11 @@ absl::StatusOr<Parts> FindParts(const v1::DinScore& din, const float* weight, in
         part = &out.product;
         break;
       default:
-        return scope.Error("din.parts[", i, "]: expected QUERY, KEY, DIFFERENCE or PRODUCT, got ",
+        return scope.Error(field, ".parts[", i, "]: expected QUERY, KEY, DIFFERENCE or PRODUCT, got ",
                            static_cast<int>(din.parts(i)));
     }
     if (*part != nullptr) {
-      return scope.Error("din.parts[", i, "]: expected each part once, got ",
+      return scope.Error(field, ".parts[", i, "]: expected each part once, got ",
                          v1::DinScore::Part_Name(din.parts(i)), " again");
     }
     *part = weight + i * width;
@@ -56,102 +119,92 @@ float Combine(const float* a, const float* b, double sign, int64_t index) {
   return static_cast<float>(left + sign * right);
 }
 
-}  // namespace
-
-absl::StatusOr<DinScore> DinScore::Create(const v1::DinScore& din, const Inputs& query, int64_t max_length,
-                                          LayerScope& scope) {
-  DinScore out;
-  const int64_t width = query.width();
-  out.width_ = width;
-  out.query_level_ = query.level();
-  if (din.parts().empty()) return scope.Error("din.parts: expected at least one, got none");
-  if (din.layers().empty()) return scope.Error("din.layers: expected at least one, got none");
-
-  int64_t in = din.parts_size() * width;
-  for (int i = 0; i < din.layers_size(); ++i) {
-    const absl::StatusOr<DenseWeights> weights =
-        scope.FindDense(absl::StrCat("din.layers[", i, "]"), din.layers(i), in);
-    if (!weights.ok()) return weights.status();
-    out.parameters_ += weights->parameters();
-    in = weights->out;
-    out.steps_.push_back({*weights, {}});
-  }
-  if (in != 1) {
-    return scope.Error("din.layers[", din.layers_size() - 1, "]: expected width 1 of the last layer, got ",
-                       in);
-  }
-
-  const DenseWeights& first = out.steps_[0].weights;
-  const absl::StatusOr<Parts> parts = FindParts(din, first.weight.data(), width, scope);
+// The first layer's weight as its users want it: the queries' part with the bias, and the two that a query
+// combines with the keys.
+absl::Status SplitFirstLayer(const v1::DinScore& din, const std::string& field, LayerScope& scope,
+                             DinParts& out) {
+  const DenseWeights& first = out.steps[0].weights;
+  const absl::StatusOr<WeightParts> parts = FindParts(din, first.weight.data(), out.width, field, scope);
   if (!parts.ok()) return parts.status();
-  std::vector<float> query_weight(first.out * width);
-  out.key_weight_.resize(width * first.out);
-  out.product_weight_.resize(width * first.out);
-  out.has_product_ = parts->product != nullptr;
+  const int64_t query_width = out.query.width();
+  std::vector<float> query_weight(first.out * query_width);
+  out.key_weight.resize(out.width * first.out);
+  out.product_weight.resize(out.width * first.out);
+  out.has_product = parts->product != nullptr;
   for (int64_t n = 0; n < first.out; ++n) {
-    for (int64_t k = 0; k < width; ++k) {
+    for (int64_t k = 0; k < out.width; ++k) {
       const int64_t from = n * first.in + k;
-      query_weight[n * width + k] = Combine(parts->query, parts->difference, 1, from);
-      out.key_weight_[k * first.out + n] = Combine(parts->key, parts->difference, -1, from);
-      out.product_weight_[k * first.out + n] = out.has_product_ ? parts->product[from] : 0.0f;
+      if (k < query_width)
+        query_weight[n * query_width + k] = Combine(parts->query, parts->difference, 1, from);
+      out.key_weight[k * first.out + n] = Combine(parts->key, parts->difference, -1, from);
+      out.product_weight[k * first.out + n] = out.has_product ? parts->product[from] : 0.0f;
     }
   }
   absl::StatusOr<SplitLinear> query_part = SplitLinear::Create(
-      query, {.weight = std::move(query_weight), .bias = first.bias, .in = width, .out = first.out}, scope);
+      out.query, {.weight = std::move(query_weight), .bias = first.bias, .in = query_width, .out = first.out},
+      scope);
   if (!query_part.ok()) return query_part.status();
-  out.query_part_ = *std::move(query_part);
+  out.query_part = *std::move(query_part);
+  return absl::OkStatus();
+}
 
+absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& out) {
+  const DenseWeights& first = out.steps[0].weights;
   for (int64_t bucket = 0; bucket < BucketCount(max_length); ++bucket) {
     const int64_t rows = (bucket + 1) * kBucketRows;
     absl::StatusOr<std::unique_ptr<ops::Gemm>> gemm = ops::Gemm::Create({.m = rows,
                                                                          .n = first.out,
-                                                                         .k = width,
-                                                                         .a_stride = width,
+                                                                         .k = out.width,
+                                                                         .a_stride = out.width,
                                                                          .b_stride = first.out,
                                                                          .c_stride = first.out,
                                                                          .bias = true});
     if (!gemm.ok()) return gemm.status();
-    out.first_.push_back(*std::move(gemm));
-    for (size_t i = 1; i + 1 < out.steps_.size(); ++i) {
-      const DenseWeights& weights = out.steps_[i].weights;
+    out.first.push_back(*std::move(gemm));
+    for (size_t i = 1; i + 1 < out.steps.size(); ++i) {
+      const DenseWeights& weights = out.steps[i].weights;
       absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
           ops::RowLinear::Create({.in = weights.in, .out = weights.out, .rows = rows}, weights.weight.data(),
                                  weights.in, weights.bias_or_null());
       if (!linear.ok()) return linear.status();
       scope.AddChoice((*linear)->Choice());
-      out.steps_[i].linear.push_back(*std::move(linear));
+      out.steps[i].linear.push_back(*std::move(linear));
     }
   }
-  return out;
+  return absl::OkStatus();
 }
 
-void DinScore::Run(const float* keys, int64_t length, const float* query, const float* base, float* scores,
-                   ops::Scratch& scratch) const {
+void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+                   int64_t) const {
+  ops::Scratch& scratch = context.scratch;
   ops::Scratch::Scope scope(scratch);
+  const int64_t length = prepared.length;
   const int64_t rows = BucketRows(length);
   const int64_t bucket = BucketIndex(length);
-  const DenseWeights& first = steps_[0].weights;
-  const bool one = steps_.size() == 1;
+  const std::vector<Step>& steps = parts_.steps;
+  const DenseWeights& first = steps[0].weights;
+  const bool one = steps.size() == 1;
 
-  const float* weight = key_weight_.data();
-  if (has_product_) {
-    float* pair_weight = scratch.Floats(width_ * first.out);
-    ops::AddScaledRows(key_weight_.data(), product_weight_.data(), query, pair_weight, width_, first.out);
+  const float* weight = parts_.key_weight.data();
+  if (parts_.has_product) {
+    const float* query = prepared.query.data + q * prepared.query.stride;
+    float* pair_weight = scratch.Floats(parts_.width * first.out);
+    ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, first.out);
     weight = pair_weight;
   }
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
   float* x = one ? scores : scratch.Floats(rows * first.out);
-  first_[bucket]->Run(keys, weight, base, x, scratch);
+  parts_.first[bucket]->Run(prepared.keys, weight, prepared.base + q * first.out, x, scratch);
   first.activation.Apply(x, length);
-  for (size_t i = 1; i + 1 < steps_.size(); ++i) {
-    const DenseWeights& weights = steps_[i].weights;
+  for (size_t i = 1; i + 1 < steps.size(); ++i) {
+    const DenseWeights& weights = steps[i].weights;
     float* y = scratch.Floats(rows * weights.out);
-    steps_[i].linear[bucket]->Run(x, weights.in, rows, y, weights.out, scratch);
+    steps[i].linear[bucket]->Run(x, weights.in, rows, y, weights.out, scratch);
     weights.activation.Apply(y, length);
     x = y;
   }
   if (one) return;
-  const DenseWeights& last = steps_.back().weights;
+  const DenseWeights& last = steps.back().weights;
   const float bias = !last.bias.empty() ? last.bias[0] : 0.0f;
   for (int64_t r = 0; r < length; ++r)
     scores[r] = ops::Dot(x + r * last.in, last.weight.data(), last.in) + bias;
@@ -159,16 +212,51 @@ void DinScore::Run(const float* keys, int64_t length, const float* query, const 
 }
 
 void DinScore::AddCost(LayerCost& cost) const {
-  cost.parameters += parameters_;
-  query_part_.AddCost(cost);
-  const int64_t first = first_width();
-  // Per query and behavior; a user's query meets each behavior once.
-  double& pair = query_level_ == v1::USER ? cost.behavior : cost.pair;
-  pair += 2.0 * static_cast<double>(width_ * first);
-  for (size_t i = 1; i < steps_.size(); ++i) {
-    pair += 2.0 * static_cast<double>(steps_[i].weights.in * steps_[i].weights.out);
+  const std::vector<Step>& steps = parts_.steps;
+  const v1::Level level = parts_.query.level();
+  const double first = 2.0 * static_cast<double>(parts_.width * steps[0].weights.out);
+  cost.parameters += parts_.parameters;
+  parts_.query_part.AddCost(cost);
+  AddPairCost(level, first, cost);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    AddPairCost(level, 2.0 * static_cast<double>(steps[i].weights.in * steps[i].weights.out), cost);
   }
-  if (has_product_) cost.AddPerRow(query_level_, 2.0 * static_cast<double>(width_ * first));
+  if (parts_.has_product) cost.AddPerRow(level, first);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScore& din,
+                                                               const ScoreOptions& options,
+                                                               LayerScope& scope) {
+  const std::string field = absl::StrCat(options.prefix, "din");
+  DinParts out;
+  out.query = options.query;
+  out.width = options.query.width() + static_cast<int64_t>(din.query_zeros());
+  if (out.width != options.keys.width()) {
+    return scope.Error("keys: expected the query's width ", options.query.width(),
+                       din.query_zeros() == 0 ? "" : absl::StrCat(" and query_zeros ", din.query_zeros()),
+                       ", got ", options.keys.width());
+  }
+  if (din.parts().empty()) return scope.Error(field, ".parts: expected at least one, got none");
+  if (din.layers().empty()) return scope.Error(field, ".layers: expected at least one, got none");
+
+  int64_t in = din.parts_size() * out.width;
+  for (int i = 0; i < din.layers_size(); ++i) {
+    const absl::StatusOr<DenseWeights> weights =
+        scope.FindDense(absl::StrCat(field, ".layers[", i, "]"), din.layers(i), in);
+    if (!weights.ok()) return weights.status();
+    out.parameters += weights->parameters();
+    in = weights->out;
+    out.steps.push_back({*weights, {}});
+  }
+  if (in != 1) {
+    return scope.Error(field, ".layers[", din.layers_size() - 1,
+                       "]: expected width 1 of the last layer, got ", in);
+  }
+  if (absl::Status status = SplitFirstLayer(din, field, scope, out); !status.ok()) return status;
+  if (absl::Status status = CreatePrimitives(options.max_length, scope, out); !status.ok()) return status;
+  return std::make_unique<DinScore>(std::move(out));
 }
 
 }  // namespace dinghy

@@ -33,11 +33,11 @@ inline constexpr int64_t kMaxAttentionLength = 4096;
 
 // A dense layer's weights, a batch norm behind the product folded into them.
 struct DenseWeights {
-  std::vector<float> weight;  // [out, in]
-  std::vector<float> bias;    // [out], or empty
+  std::vector<float> weight = {};  // [out, in]
+  std::vector<float> bias = {};    // [out], or empty
   int64_t in = 0;
   int64_t out = 0;
-  Activation activation;
+  Activation activation = {};
 
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
   int64_t parameters() const {

@@ -36,6 +36,7 @@ void FindPadRow(const v1::Layer& message, const Layer& layer, LayerScope& scope)
   FeatureBatch batch;
   batch.sequence_lengths.resize(scope.manifest().sequences_size());
   batch.sequence_lengths[info.sequence] = 1;
+  batch.full_lengths = batch.sequence_lengths;
   std::vector<Value> values(scope.values().size());
   for (const int input : InputsOf(message, scope)) {
     const std::vector<float>* row = scope.PadRow(input);

@@ -1,26 +1,27 @@
 // Attention of each candidate over one sequence.
 #include <algorithm>
 #include <memory>
-#include <string>
-#include <tuple>
+#include <optional>
 #include <utility>
 
-#include "model/layers/din_score.h"
+#include "model/layers/attention_pooling.h"
+#include "model/layers/attention_score.h"
 #include "model/layers/history_buckets.h"
 #include "model/layers/inputs.h"
 #include "model/layers/kinds.h"
+#include "model/layers/latent_attention.h"
+#include "model/layers/linear_target_attention.h"
+#include "model/layers/target_attention_inputs.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
 namespace {
 
 struct Parts {
-  Inputs query;
-  Inputs keys;
-  Inputs values;
-  DinScore score;
-  float scale = 1;
-  bool softmax = false;
+  TargetAttentionInputs inputs;
+  std::unique_ptr<AttentionScore> score;
+  AttentionPooling pooling;
+  std::optional<LatentValues> latent;  // projects what was pooled
 };
 
 class TargetAttention : public Layer {
@@ -29,102 +30,87 @@ class TargetAttention : public Layer {
       : Layer(std::move(info), cost), parts_(std::move(parts)) {}
 
   Value Run(const RunContext& context) const override {
-    const int64_t queries = parts_.query.Rows(context);
-    const int64_t length = parts_.keys.Rows(context);
+    const TargetAttentionInputs& inputs = parts_.inputs;
+    const int64_t queries = inputs.query.Rows(context);
+    const int64_t length = inputs.keys.Rows(context);
     const int64_t width = info().width;
-    float* pooled = context.scratch.Floats(queries * width);
-    const Value out{pooled, queries, width};
+    float* out = context.scratch.Floats(queries * width);
     if (context.attention != nullptr) context.attention->clear();
-    if (length == 0 || queries == 0) {
-      std::fill_n(pooled, queries * width, 0.0f);
-      return out;
-    }
     ops::Scratch::Scope scope(context.scratch);
-    const float* keys = GatherBucket(context, parts_.keys);
-    const Value values = parts_.values.Gather(context);
-    const float* base = parts_.score.QueryPart(context);
-    float* query_row = context.scratch.Floats(parts_.query.width());
-    float* scores = context.scratch.Floats(BucketRows(length));
-    for (int64_t q = 0; q < queries; ++q) {
-      const float* query = parts_.query.Row(context, q, query_row);
-      parts_.score.Run(keys, length, query, base + q * parts_.score.first_width(), scores, context.scratch);
-      if (parts_.scale != 1) ops::Scale(parts_.scale, scores, length);
-      if (parts_.softmax) ops::Softmax(scores, length);
-      ops::WeightedSumRows(values.data, values.stride, scores, length, width, pooled + q * width);
-      if (context.attention != nullptr) KeepWeights(context, scores, length);
+    const int64_t heads = inputs.heads.heads;
+    const int64_t pooled_width = heads * parts_.pooling.width();
+    float* pooled = parts_.latent.has_value() ? context.scratch.Floats(queries * pooled_width) : out;
+    if (length == 0) {
+      for (int64_t q = 0; q < queries; ++q) {
+        std::copy_n(parts_.pooling.empty().data(), pooled_width, pooled + q * pooled_width);
+      }
+    } else if (queries > 0) {
+      const float* keys = GatherBucket(context, inputs.keys);
+      const Value values = inputs.values.Gather(context);
+      const AttentionScore::Prepared prepared = parts_.score->Prepare(context, keys, length);
+      const int64_t stride = BucketRows(length + 1);
+      float* scores = context.scratch.Floats(heads * stride);
+      for (int64_t q = 0; q < queries; ++q) {
+        parts_.score->Run(context, prepared, q, scores, stride);
+        for (int64_t h = 0; h < heads; ++h) {
+          parts_.pooling.Run(h, length, scores + h * stride, values,
+                             pooled + q * pooled_width + h * parts_.pooling.width());
+        }
+        if (context.attention != nullptr) inputs.KeepWeights(context, scores, stride);
+      }
     }
-    return out;
+    if (parts_.latent.has_value() && queries > 0) {
+      parts_.latent->Run(pooled, queries, out, context.scratch);
+    }
+    return {out, queries, width};
   }
 
  private:
-  // The weights are per candidate even where the query is the user's and all have the same.
-  void KeepWeights(const RunContext& context, const float* scores, int64_t length) const {
-    const int copies = parts_.query.level() == v1::USER ? context.batch.candidates : 1;
-    for (int i = 0; i < copies; ++i) {
-      context.attention->insert(context.attention->end(), scores, scores + length);
-    }
-  }
-
   const Parts parts_;
 };
-
-absl::Status CheckLevels(const Parts& parts, const LayerScope& scope) {
-  if (parts.query.level() == v1::SEQUENCE) {
-    return scope.Error("query: expected user or candidate level, got ",
-                       scope.Where(parts.query.level(), parts.query.sequence()));
-  }
-  for (const auto& [field, inputs] : {std::pair{"keys", &parts.keys}, std::pair{"values", &parts.values}}) {
-    if (inputs->level() != v1::SEQUENCE) {
-      return scope.Error(field, ": expected sequence level, got ",
-                         scope.Where(inputs->level(), inputs->sequence()));
-    }
-  }
-  if (parts.keys.sequence() != parts.values.sequence()) {
-    return scope.Error("values: expected the keys' ", scope.Where(v1::SEQUENCE, parts.keys.sequence()),
-                       ", got ", scope.Where(v1::SEQUENCE, parts.values.sequence()));
-  }
-  if (parts.query.width() != parts.keys.width()) {
-    return scope.Error("keys: expected the query's width ", parts.query.width(), ", got ",
-                       parts.keys.width());
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Layer>> CreateTargetAttention(const v1::Layer& layer, LayerScope& scope) {
-  const v1::TargetAttention& attention = layer.target_attention();
-  Parts parts;
-  for (const auto& [field, names, inputs] : {std::tuple{"query", &attention.query(), &parts.query},
-                                             std::tuple{"keys", &attention.keys(), &parts.keys},
-                                             std::tuple{"values", &attention.values(), &parts.values}}) {
-    absl::StatusOr<Inputs> list = Inputs::Create(field, *names, scope);
-    if (!list.ok()) return list.status();
-    *inputs = *std::move(list);
-  }
-  if (absl::Status status = CheckLevels(parts, scope); !status.ok()) return status;
-  const absl::StatusOr<int64_t> max_length = scope.FindMaxLength(parts.keys.sequence());
+  const v1::TargetAttention& message = layer.target_attention();
+  absl::StatusOr<TargetAttentionInputs> inputs = TargetAttentionInputs::Create(message, scope);
+  if (!inputs.ok()) return inputs.status();
+  const absl::StatusOr<int64_t> max_length = scope.FindMaxLength(inputs->keys.sequence());
   if (!max_length.ok()) return max_length.status();
+  absl::StatusOr<AttentionPooling> pooling =
+      AttentionPooling::Create(message, inputs->values, inputs->heads, *max_length, scope);
+  if (!pooling.ok()) return pooling.status();
+  if (message.has_linear()) {
+    return CreateLinearTargetAttention(layer, *std::move(inputs), pooling->empty(), scope);
+  }
 
-  if (!attention.has_din()) return scope.Error("score: expected din, got nothing");
-  if (attention.normalization() != v1::TargetAttention::NONE &&
-      attention.normalization() != v1::TargetAttention::SOFTMAX) {
-    return scope.Error("normalization: expected NONE or SOFTMAX, got nothing");
-  }
-  if (attention.empty() != v1::ZEROS) {
-    return scope.Error("empty: expected ZEROS, got nothing");
-  }
-  if (!attention.has_scale()) return scope.Error("scale: expected a number, got nothing");
-  parts.scale = attention.scale();
-  parts.softmax = attention.normalization() == v1::TargetAttention::SOFTMAX;
-  absl::StatusOr<DinScore> score = DinScore::Create(attention.din(), parts.query, *max_length, scope);
+  const ScoreOptions options{.query = inputs->query,
+                             .keys = inputs->keys,
+                             .heads = inputs->heads,
+                             .max_length = *max_length,
+                             .prefix = ""};
+  absl::StatusOr<std::unique_ptr<AttentionScore>> score =
+      message.has_latent() ? CreateLatentScore(message.latent(), options, scope)
+                           : CreateAttentionScore(message, options, scope);
   if (!score.ok()) return score.status();
-  parts.score = *std::move(score);
-
+  const v1::Level level = inputs->query.level();
+  Parts parts;
+  int64_t width = inputs->heads.heads * pooling->width();
   LayerCost cost;
-  parts.score.AddCost(cost);
-  (parts.query.level() == v1::USER ? cost.behavior : cost.pair) += 2.0 * parts.values.width();
-  ValueInfo info{.name = layer.name(), .level = parts.query.level(), .width = parts.values.width()};
+  (*score)->AddCost(cost);
+  AddPairCost(level, 2.0 * static_cast<double>(width / pooling->windows()), cost);
+  if (message.has_latent()) {
+    absl::StatusOr<LatentValues> latent =
+        LatentValues::Create(message.latent(), options, pooling->windows(), scope);
+    if (!latent.ok()) return latent.status();
+    latent->AddCost(level, cost);
+    width = latent->width();
+    parts.latent = *std::move(latent);
+  }
+  parts.inputs = *std::move(inputs);
+  parts.score = *std::move(score);
+  parts.pooling = *std::move(pooling);
+  ValueInfo info{.name = layer.name(), .level = level, .width = static_cast<int>(width)};
   return std::make_unique<TargetAttention>(std::move(info), cost, std::move(parts));
 }
 

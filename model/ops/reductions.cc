@@ -84,7 +84,7 @@ struct ExpStep {
 
 float Dot(const float* a, const float* b, int64_t n) { return Accumulate(DotStep{a, b}, n); }
 
-HWY_INLINE float Largest(const float* x, int64_t n) {
+float Largest(const float* x, int64_t n) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   Vec largest = hn::Set(d, x[0]);
@@ -174,11 +174,13 @@ HWY_AFTER_NAMESPACE();
 namespace dinghy::ops {
 
 HWY_EXPORT(Dot);
+HWY_EXPORT(Largest);
 HWY_EXPORT(Softmax);
 HWY_EXPORT(LayerNormRows);
 HWY_EXPORT(WeightedSumRows);
 
 float Dot(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(Dot)(a, b, n); }
+float Largest(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(Largest)(x, n); }
 void Softmax(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Softmax)(x, n); }
 void LayerNormRows(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias,
                    float epsilon, float* y) {

@@ -17,10 +17,13 @@ void Sigmoid(float* x, int64_t n);  // absolute error below 2e-7
 void Tanh(float* x, int64_t n);     // absolute error below 4e-7
 void Silu(float* x, int64_t n);     // relative error below 1e-6
 void LeakyRelu(float slope, float* x, int64_t n);
-void GeluErf(float* x, int64_t n);  // x Phi(x); absolute error below 5e-7 * max(1, |x|)
-void EluPlusOne(float* x,
-                int64_t n);          // x + 1 where x > 0, else exp(x); relative error below 3e-7, 0 below -87
+void GeluErf(float* x, int64_t n);   // x Phi(x); absolute error below 5e-7 * max(1, |x|)
 void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; errors as GeluErf
+// x + 1 where x > 0, else exp(x); relative error below 3e-7, 0 below -87.
+void EluPlusOne(float* x, int64_t n);
+// x + 1 where x > 0, else exp(x - shift), where x <= shift must hold: as above, and 0 for x - shift below
+// -87.
+void ShiftedEluPlusOne(float shift, float* x, int64_t n);
 
 // In place over x [rows, n], packed, with parameters [n] by column.
 void PreluRows(float* x, int64_t rows, int64_t n, const float* alpha);
@@ -53,6 +56,9 @@ void LayerNormRows(const float* x, int64_t rows, int64_t n, const float* weight,
                    float epsilon, float* y);
 
 float Dot(const float* a, const float* b, int64_t n);
+
+// The largest of x[0, n). n >= 1.
+float Largest(const float* x, int64_t n);
 
 // out[j] = sum over i of weight[i] * x[i * stride + j], i rising; out [n] is overwritten. rows may be 0.
 void WeightedSumRows(const float* x, int64_t stride, const float* weight, int64_t rows, int64_t n,

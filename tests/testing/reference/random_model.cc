@@ -174,6 +174,7 @@ FeatureBatch RandomBatch(const RandomModel& model, const BatchShape& shape, uint
   batch.candidates = shape.candidates;
   batch.sequence_lengths = shape.lengths;
   batch.sequence_lengths.resize(manifest.sequences_size());
+  batch.full_lengths = batch.sequence_lengths;
   for (const v1::Feature& feature : manifest.features()) {
     std::mt19937 random(seed * 1000 + static_cast<uint32_t>(batch.columns.size()));
     std::normal_distribution<float> normal;

@@ -1,0 +1,91 @@
+// How well a behavior fits a query, before normalisation: the scores of target attention. What depends on the
+// user alone is computed once per request, what depends on the query alone once per query.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<AttentionScore> score, CreateAttentionScore(message, options, scope));
+//   const AttentionScore::Prepared prepared = score->Prepare(context, keys, length);
+//   score->Run(context, prepared, q, scores, stride);          // for each query q
+//
+// A query's scores have the same bits whatever other queries there are. Const after creation, so thread-safe.
+#ifndef DINGHY_MODEL_LAYERS_ATTENTION_SCORE_H_
+#define DINGHY_MODEL_LAYERS_ATTENTION_SCORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/layers/attention_heads.h"
+#include "model/layers/inputs.h"
+#include "model/layers/layer.h"
+#include "model/layers/layer_scope.h"
+#include "proto/bundle.pb.h"
+
+namespace dinghy {
+
+// What the manifest says around a score.
+struct ScoreOptions {
+  Inputs query;
+  Inputs keys;
+  AttentionHeads heads;
+  int64_t max_length = 0;  // of the keys' sequence
+  std::string prefix;      // of the score's field: "", or "auto.short_history."
+};
+
+class AttentionScore {
+ public:
+  // What a request's scores need, in scratch.
+  struct Prepared {
+    int64_t length = 0;           // >= 1
+    const float* keys = nullptr;  // in the form that the score takes them
+    Value query = {};             // [queries, any width]
+    const float* base = nullptr;  // [queries, any width]: what else depends on the query alone
+  };
+
+  virtual ~AttentionScore() = default;
+
+  // keys: [BucketRows(length), width], packed, zero from row `length` on; length >= 1. They and what is
+  // returned must stay in scratch while Run is called.
+  virtual Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const = 0;
+
+  // The scores of query `q`: head h's are scores[h * stride] on, one a behavior. stride >=
+  // BucketRows(length); what lies behind a head's last score, up to BucketRows(length), is overwritten.
+  virtual void Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+                   int64_t stride) const = 0;
+
+  virtual void AddCost(LayerCost& cost) const = 0;
+};
+
+// The score that `message` (a TargetAttention or a branch of its `auto`) names. Errors: INVALID_ARGUMENT
+// naming the layer, what was expected and what came.
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateAttentionScore(const v1::TargetAttention& message,
+                                                                     const ScoreOptions& options,
+                                                                     LayerScope& scope);
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateAttentionScore(const v1::AutoScore::Branch& message,
+                                                                     const ScoreOptions& options,
+                                                                     LayerScope& scope);
+
+// Each kind; CreateAttentionScore chooses. One file per kind.
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScore& din,
+                                                               const ScoreOptions& options,
+                                                               LayerScope& scope);
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateAdditiveScore(const v1::AdditiveScore& additive,
+                                                                    const ScoreOptions& options,
+                                                                    LayerScope& scope);
+// The keys' width is the query's, head by head; the caller has checked it where there are several heads.
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDotScore(const ScoreOptions& options,
+                                                               LayerScope& scope);
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateBilinearScore(const v1::BilinearScore& bilinear,
+                                                                    const ScoreOptions& options,
+                                                                    LayerScope& scope);
+absl::StatusOr<std::unique_ptr<AttentionScore>> CreateAutoScore(const v1::AutoScore& message,
+                                                                const ScoreOptions& options,
+                                                                LayerScope& scope);
+
+// Adds `flops` per query and behavior; a user's query meets each behavior once.
+inline void AddPairCost(v1::Level query_level, double flops, LayerCost& cost) {
+  (query_level == v1::USER ? cost.behavior : cost.pair) += flops;
+}
+
+}  // namespace dinghy
+
+#endif  // DINGHY_MODEL_LAYERS_ATTENTION_SCORE_H_

@@ -1,0 +1,148 @@
+#include "model/layers/linear_target_attention.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <utility>
+
+#include "model/layers/attention_score.h"
+#include "model/layers/history_buckets.h"
+#include "model/ops/attention.h"
+#include "model/ops/vector_math.h"
+
+namespace dinghy {
+namespace {
+
+struct Parts {
+  TargetAttentionInputs inputs;
+  float scale = 1;
+  std::vector<float> empty;
+};
+
+// With f = elu + 1, a head's result is f(q) S / (f(q) z): S [key width, value width] is the sum of f(k)^T v
+// over the behaviors and z [key width] that of f(k), both computed once per request.
+class LinearTargetAttention : public Layer {
+ public:
+  LinearTargetAttention(ValueInfo info, const LayerCost& cost, Parts parts)
+      : Layer(std::move(info), cost), parts_(std::move(parts)) {}
+
+  Value Run(const RunContext& context) const override {
+    const TargetAttentionInputs& inputs = parts_.inputs;
+    const int64_t queries = inputs.query.Rows(context);
+    const int64_t length = inputs.keys.Rows(context);
+    const int64_t width = info().width;
+    float* out = context.scratch.Floats(queries * width);
+    if (context.attention != nullptr) context.attention->clear();
+    if (queries == 0) return {out, queries, width};
+    if (length == 0) {
+      for (int64_t q = 0; q < queries; ++q) std::copy_n(parts_.empty.data(), width, out + q * width);
+      return {out, queries, width};
+    }
+    ops::Scratch::Scope scope(context.scratch);
+    const Sums sums = SumUp(context, length);
+    const Value query = inputs.query.Gather(context);
+    const int64_t heads = inputs.heads.heads;
+    const int64_t head_width = width / heads;
+    float* mapped = context.scratch.Floats(key_width());
+    float* weights = context.attention != nullptr ? context.scratch.Floats(heads * sums.columns) : nullptr;
+    for (int64_t q = 0; q < queries; ++q) {
+      for (int64_t h = 0; h < heads; ++h) {
+        std::copy_n(query.data + q * query.stride + h * key_width(), key_width(), mapped);
+        if (parts_.scale != 1) ops::Scale(parts_.scale, mapped, key_width());
+        ops::ShiftedEluPlusOne(Shift(mapped, 1, key_width(), 0), mapped, key_width());
+        const int64_t group = h / inputs.heads.group();
+        const float* s = sums.s + group * key_width() * head_width;
+        float* pooled = out + q * width + h * head_width;
+        ops::WeightedSumRows(s, head_width, mapped, key_width(), head_width, pooled);
+        const float sum = ops::Dot(mapped, sums.z + group * key_width(), key_width());
+        const float divide = 1.0f / std::max(sum, FLT_MIN);
+        ops::Scale(divide, pooled, head_width);
+        if (weights == nullptr) continue;
+        float* row = weights + h * sums.columns;
+        ops::DotScores({.data = sums.keys + group * key_width() * sums.columns,
+                        .width = key_width(),
+                        .columns = sums.columns},
+                       mapped, key_width(), 1, row, sums.columns);
+        ops::Scale(divide, row, length);
+      }
+      if (weights != nullptr) inputs.KeepWeights(context, weights, sums.columns);
+    }
+    return {out, queries, width};
+  }
+
+ private:
+  struct Sums {
+    int64_t columns = 0;
+    const float* keys = nullptr;  // f(k), transposed: [key_value_heads, key width, columns]
+    const float* s = nullptr;     // [key_value_heads, key width, value width]
+    const float* z = nullptr;     // [key_value_heads, key width]
+  };
+
+  // Of one head.
+  int64_t key_width() const { return parts_.inputs.query.width() / parts_.inputs.heads.heads; }
+
+  // What f may take as its shift: 0, or the largest of x [rows, n] where that is negative. All of f(x) then
+  // grows by one factor, which the division takes out again, and not all of it can become 0.
+  static float Shift(const float* x, int64_t rows, int64_t n, int64_t stride) {
+    float largest = ops::Largest(x, n);
+    for (int64_t r = 1; r < rows; ++r) largest = std::max(largest, ops::Largest(x + r * stride, n));
+    return std::min(largest, 0.0f);
+  }
+
+  Sums SumUp(const RunContext& context, int64_t length) const {
+    const TargetAttentionInputs& inputs = parts_.inputs;
+    const int64_t groups = inputs.heads.key_value_heads;
+    const int64_t value_width = info().width / inputs.heads.heads;
+    const int64_t all = inputs.keys.width();
+    const int64_t columns = BucketRows(length);
+    float* keys = context.scratch.Floats(all * columns);
+    float* s = context.scratch.Floats(all * value_width);
+    float* z = context.scratch.Floats(all);
+    ops::Scratch::Scope scope(context.scratch);
+    const Value rows = inputs.keys.Gather(context);
+    ops::Transpose(rows.data, rows.stride, length, all, keys, columns);
+    const Value values = inputs.values.Gather(context);
+    float* ones = context.scratch.Floats(length);
+    std::fill_n(ones, length, 1.0f);
+    for (int64_t group = 0; group < groups; ++group) {
+      const float shift = Shift(keys + group * key_width() * columns, key_width(), length, columns);
+      for (int64_t i = group * key_width(); i < (group + 1) * key_width(); ++i) {
+        float* row = keys + i * columns;
+        ops::ShiftedEluPlusOne(shift, row, length);
+        ops::WeightedSumRows(values.data + group * value_width, values.stride, row, length, value_width,
+                             s + i * value_width);
+        z[i] = ops::Dot(row, ones, length);
+      }
+    }
+    return {.columns = columns, .keys = keys, .s = s, .z = z};
+  }
+
+  const Parts parts_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Layer>> CreateLinearTargetAttention(const v1::Layer& layer,
+                                                                   TargetAttentionInputs inputs,
+                                                                   std::vector<float> empty,
+                                                                   LayerScope& scope) {
+  const v1::TargetAttention& message = layer.target_attention();
+  if (message.normalization() != v1::TargetAttention::NONE) {
+    return scope.Error("normalization: expected NONE beside linear, which has its own, got ",
+                       v1::TargetAttention::Normalization_Name(message.normalization()));
+  }
+  const absl::Status status = inputs.heads.CheckKeys(inputs.query.width(), inputs.keys.width(), scope);
+  if (!status.ok()) return status;
+  const double key_width = static_cast<double>(inputs.keys.width());
+  const double value_width =
+      static_cast<double>(inputs.values.width()) / static_cast<double>(inputs.heads.key_value_heads);
+  LayerCost cost;
+  cost.AddPerRow(v1::SEQUENCE, 2.0 * key_width * value_width);
+  cost.AddPerRow(inputs.query.level(), 2.0 * static_cast<double>(inputs.query.width()) * (value_width + 1));
+  ValueInfo info{
+      .name = layer.name(), .level = inputs.query.level(), .width = static_cast<int>(empty.size())};
+  return std::make_unique<LinearTargetAttention>(
+      std::move(info), cost,
+      Parts{.inputs = std::move(inputs), .scale = message.scale(), .empty = std::move(empty)});
+}
+
+}  // namespace dinghy
