@@ -78,14 +78,15 @@ void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, float* scores) con
   // Real row r has the pads before it at distances r, r + 1, ...; the pad row is alike whatever pads it sees.
   const int64_t pads = rows.pads == 0 ? 0 : r == 0 ? 1 : std::clamp<int64_t>(window - r, 0, rows.pads);
   if (pads > 0 && r > 0) {
-    // The pad row's key counts `pads` times, so its score grows by the logarithm; it stands beside the
-    // others.
+    // The pad row's score stands beside the others while they become weights; then it counts `pads` times.
     begin = std::max<int64_t>(begin, 1);
-    scores[begin - 1] = scores[0] + std::log(static_cast<float>(pads));
+    scores[begin - 1] = scores[0];
     ops::Softmax(scores + begin - 1, end - begin + 1);
-    const float pad_weight = scores[begin - 1];
+    const float pad = scores[begin - 1];
+    const float scale = 1.0f / (1.0f + static_cast<float>(pads - 1) * pad);
+    ops::Scale(scale, scores + begin, end - begin);
     std::fill(scores, scores + begin, 0.0f);
-    scores[0] = pad_weight;
+    scores[0] = static_cast<float>(pads) * pad * scale;
   } else {
     if (rows.pads > 0 && r > 0) begin = std::max<int64_t>(begin, 1);
     ops::Softmax(scores + begin, end - begin);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/layers/pad_row.h"
+
 namespace dinghy {
 
 absl::Status MixLevels(const LayerScope& scope, const std::string& a_name, v1::Level& a_level,
@@ -82,7 +84,7 @@ absl::StatusOr<std::vector<float>> Inputs::PadRow(absl::string_view field, const
     const std::vector<float>* row = scope.PadRow(piece.value);
     if (row == nullptr) {
       return scope.Error(field, ": expected inputs that pad behaviors have, got \"",
-                         scope.values()[piece.value].name, "\", which is not defined for them");
+                         scope.values()[piece.value].name, "\", ", WhyNoPadRow(piece.value, scope));
     }
     out.insert(out.end(), row->begin(), row->end());
   }

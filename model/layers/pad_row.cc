@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "features/feature_batch.h"
 
 namespace dinghy {
@@ -46,6 +47,23 @@ void FindPadRow(const v1::Layer& message, const Layer& layer, LayerScope& scope)
   ops::Scratch scratch;
   const Value result = layer.Run({.batch = batch, .values = values, .scratch = scratch});
   scope.SetPadRow(value, std::vector<float>(result.data, result.data + info.width));
+}
+
+std::string WhyNoPadRow(int value, const LayerScope& scope) {
+  const ValueInfo& info = scope.values()[value];
+  if (info.level != v1::SEQUENCE) return absl::StrCat("which is of ", scope.Where(info.level, info.sequence));
+  const v1::BundleManifest& manifest = scope.manifest();
+  if (manifest.sequences(info.sequence).pad() == v1::Sequence::NONE) {
+    return absl::StrCat("whose ", scope.Where(info.level, info.sequence), " has pad NONE");
+  }
+  if (value < manifest.features_size()) return "a time, which pad behaviors do not have";
+  const v1::Layer& layer = manifest.layers(value - manifest.features_size());
+  if (layer.has_self_attention()) return "whose pads are MASKED";
+  for (const int input : InputsOf(layer, scope)) {
+    if (scope.PadRow(input) != nullptr) continue;
+    return absl::StrCat("which reads \"", scope.values()[input].name, "\", ", WhyNoPadRow(input, scope));
+  }
+  return "";
 }
 
 }  // namespace dinghy

@@ -404,9 +404,8 @@ std::vector<Fault> Faults() {
          pooling.set_method(v1::Pooling::LAST);
          pooling.set_empty(v1::PAD_VALUE);
        },
-       {"layer \"pooled\": inputs: expected inputs that pad behaviors have, got \"clicks.item\", which is "
-        "not defined "
-        "for them"}},
+       {"layer \"pooled\": inputs: expected inputs that pad behaviors have, got \"clicks.item\", whose "
+        "sequence \"clicks\" has pad NONE"}},
       // Heads, windows, kernels.
       {"KeyValueHeads",
        [](RandomModel& m) { History(m).set_key_value_heads(3); },

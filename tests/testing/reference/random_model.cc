@@ -143,28 +143,61 @@ v1::DinScore RandomModel::MakeDin(const std::string& prefix, const std::vector<v
 v1::SelfAttention RandomModel::MakeSelfAttention(const std::string& prefix,
                                                  const SelfAttentionOptions& options) {
   v1::SelfAttention out;
-  const int width = options.width;
+  const bool bare = options.wiring == v1::SelfAttention::BARE;
+  const int head_width = options.head_width > 0 ? options.head_width : options.width / options.heads;
+  const int value_width = options.value_width > 0 ? options.value_width : head_width;
+  const int shared = options.key_value_heads > 0 ? options.key_value_heads : options.heads;
+  int width = options.width;
+  const auto scale = [&](const v1::Dense& dense) {
+    Tensor& weight = tensors[dense.weight()];
+    for (int64_t i = 0; i < weight.size; ++i) weight.data[i] *= static_cast<float>(options.projection);
+  };
   for (int b = 0; b < options.blocks; ++b) {
     const std::string name = absl::StrCat(prefix, ".", b);
     v1::SelfAttention::Block& block = *out.add_blocks();
-    *block.mutable_attention_norm() = MakeNorm(name + ".attention_norm", width);
-    *block.mutable_query() = MakeDense(name + ".query", width, width, v1::LINEAR);
-    *block.mutable_key() = MakeDense(name + ".key", width, width, v1::LINEAR);
-    *block.mutable_value() = MakeDense(name + ".value", width, width, v1::LINEAR, /*bias=*/false);
-    *block.mutable_out() = MakeDense(name + ".out", width, width, v1::LINEAR);
-    *block.mutable_ffn_norm() = MakeNorm(name + ".ffn_norm", width);
-    *block.add_ffn() = MakeDense(name + ".ffn.0", width, width + 3, v1::RELU);
-    *block.add_ffn() = MakeDense(name + ".ffn.1", width + 3, width, v1::LINEAR);
+    if (!bare) *block.mutable_attention_norm() = MakeNorm(name + ".attention_norm", width);
+    if (options.latent > 0) {
+      *block.mutable_latent() = MakeDense(name + ".latent", width, options.latent, v1::LINEAR);
+    }
+    const int memory = options.latent > 0 ? options.latent : width;
+    *block.mutable_query() = MakeDense(name + ".query", width, options.heads * head_width, v1::LINEAR);
+    *block.mutable_key() = MakeDense(name + ".key", memory, shared * head_width, v1::LINEAR);
+    scale(block.query());
+    scale(block.key());
+    *block.mutable_value() =
+        MakeDense(name + ".value", memory, shared * value_width, v1::LINEAR, /*bias=*/false);
+    const int out_width = bare && options.out_width > 0 ? options.out_width : width;
+    *block.mutable_out() = MakeDense(name + ".out", options.heads * value_width, out_width, v1::LINEAR);
+    if (!bare) {
+      *block.mutable_ffn_norm() = MakeNorm(name + ".ffn_norm", width);
+      *block.add_ffn() = MakeDense(name + ".ffn.0", width, width + 3, v1::RELU);
+      *block.add_ffn() = MakeDense(name + ".ffn.1", width + 3, width, v1::LINEAR);
+    }
+    width = out_width;
   }
   out.set_heads(options.heads);
   out.set_wiring(options.wiring);
   out.set_causal(options.causal);
   out.set_input_scale(1.5f);
-  if (options.positions > 0) {
-    out.mutable_positions()->set_tensor(AddTensor(prefix + ".positions", {options.positions, width}, 0.5));
-    out.mutable_positions()->set_origin(options.origin);
+  if (options.layout != v1::SinusoidalPositions::LAYOUT_UNSPECIFIED) {
+    v1::SinusoidalPositions& positions = *out.mutable_sinusoidal();
+    positions.set_origin(options.origin);
+    positions.set_first(options.origin == v1::FROM_NEWEST ? 1 : 0);
+    positions.set_base(1000);
+    positions.set_layout(options.layout);
+  } else if (options.positions > 0) {
+    v1::LearnedPositions& positions = *out.mutable_positions();
+    positions.set_tensor(AddTensor(prefix + ".positions", {options.positions, options.width}, 0.5));
+    positions.set_origin(options.origin);
+    if (options.first_row >= 0) positions.set_first_row(options.first_row);
+    if (options.pad_row >= 0) positions.set_pad_row(options.pad_row);
   }
+  if (options.input_norm) *out.mutable_input_norm() = MakeNorm(prefix + ".input_norm", options.width);
   if (options.final_norm) *out.mutable_final_norm() = MakeNorm(prefix + ".final_norm", width);
+  if (options.pads != v1::SelfAttention::PADS_UNSPECIFIED) out.set_pads(options.pads);
+  if (options.window > 0) out.set_window(options.window);
+  if (options.key_value_heads > 0) out.set_key_value_heads(options.key_value_heads);
+  if (options.linear) out.set_kernel(v1::SelfAttention::ELU_PLUS_ONE);
   return out;
 }
 

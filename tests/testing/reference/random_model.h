@@ -63,6 +63,20 @@ class RandomModel {
     bool causal = true;
     bool final_norm = false;
     v1::PositionOrigin origin = v1::FROM_NEWEST;
+    int first_row = -1;  // -1: not set, as below
+    int pad_row = -1;
+    // Sinusoidal positions instead of a table.
+    v1::SinusoidalPositions::Layout layout = v1::SinusoidalPositions::LAYOUT_UNSPECIFIED;
+    bool input_norm = false;
+    v1::SelfAttention::Pads pads = v1::SelfAttention::PADS_UNSPECIFIED;
+    int window = 0;           // 0: not set, as below
+    int key_value_heads = 0;  // 0: as many as heads
+    int head_width = 0;       // of queries and keys; 0: width / heads
+    int value_width = 0;      // of a head's values; 0: head_width
+    int latent = 0;           // width; 0: none
+    bool linear = false;      // kernel ELU_PLUS_ONE
+    int out_width = 0;        // in wiring BARE; 0: width
+    double projection = 1;    // scales the weights of queries and keys
   };
   v1::SelfAttention MakeSelfAttention(const std::string& prefix, const SelfAttentionOptions& options);
 

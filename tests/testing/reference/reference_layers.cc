@@ -2,65 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace dinghy::reference {
-namespace {
-
-Row Plus(const Row& a, const Row& b) {
-  Row out;
-  for (size_t i = 0; i < a.size(); ++i) out.push_back(a.at(i) + b.at(i));
-  return out;
-}
-
-Matrix Plus(const Matrix& a, const Matrix& b) {
-  Matrix out;
-  for (size_t i = 0; i < a.size(); ++i) out.push_back(Plus(a.at(i), b.at(i)));
-  return out;
-}
-
-Matrix LayerNorm(const Norm& norm, const Matrix& x) {
-  Matrix out;
-  for (const Row& row : x) out.push_back(LayerNorm(norm, row));
-  return out;
-}
-
-Matrix Ffn(const std::vector<DenseLayer>& layers, const Matrix& x) {
-  Matrix out;
-  for (const Row& row : x) out.push_back(Mlp(layers, row));
-  return out;
-}
-
-Matrix MultiHead(const SelfAttentionBlock& block, const SelfAttentionOptions& options, const Matrix& query,
-                 const Matrix& memory) {
-  Matrix q, k, v, out;
-  for (const Row& row : query) q.push_back(Dense(block.query, row));
-  for (const Row& row : memory) k.push_back(Dense(block.key, row));
-  for (const Row& row : memory) v.push_back(Dense(block.value, row));
-  const size_t width = block.query.weight.size();
-  const size_t head_width = width / options.heads;
-  for (size_t i = 0; i < q.size(); ++i) {
-    Row attended(width, 0.0);
-    for (size_t head = 0; head < width; head += head_width) {
-      Row weights;
-      for (size_t j = 0; j < k.size(); ++j) {
-        double score = 0;
-        for (size_t d = head; d < head + head_width; ++d) score += q.at(i).at(d) * k.at(j).at(d);
-        score /= std::sqrt(static_cast<double>(head_width));
-        if (options.causal && j > i) score = -std::numeric_limits<double>::infinity();
-        weights.push_back(score);
-      }
-      Softmax(weights);
-      for (size_t j = 0; j < k.size(); ++j) {
-        for (size_t d = head; d < head + head_width; ++d) attended.at(d) += weights.at(j) * v.at(j).at(d);
-      }
-    }
-    out.push_back(Dense(block.out, attended));
-  }
-  return out;
-}
-
-}  // namespace
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -167,22 +110,6 @@ void Softmax(Row& x) {
   double sum = 0;
   for (double& value : x) sum += value = std::exp(value - largest);
   for (double& value : x) value /= sum;
-}
-
-Matrix RunSelfAttentionBlock(const SelfAttentionBlock& block, const SelfAttentionOptions& options,
-                             const Matrix& x) {
-  if (options.wiring == v1::SelfAttention::PRE_NORM) {
-    const Matrix normed = LayerNorm(block.attention_norm, x);
-    const Matrix attended = Plus(x, MultiHead(block, options, normed, normed));
-    return Plus(attended, Ffn(block.ffn, LayerNorm(block.ffn_norm, attended)));
-  }
-  if (options.wiring == v1::SelfAttention::POST_NORM) {
-    const Matrix attended = LayerNorm(block.attention_norm, Plus(x, MultiHead(block, options, x, x)));
-    return LayerNorm(block.ffn_norm, Plus(attended, Ffn(block.ffn, attended)));
-  }
-  const Matrix query = LayerNorm(block.attention_norm, x);
-  const Matrix normed = LayerNorm(block.ffn_norm, Plus(query, MultiHead(block, options, query, x)));
-  return Plus(normed, Ffn(block.ffn, normed));
 }
 
 Row AttentionWeights(const TargetAttention& attention, const Row& query, const Matrix& keys) {

@@ -51,21 +51,6 @@ Row LayerNorm(const Norm& norm, const Row& x);
 
 void Softmax(Row& x);
 
-struct SelfAttentionBlock {
-  Norm attention_norm;
-  DenseLayer query, key, value, out;
-  Norm ffn_norm;
-  std::vector<DenseLayer> ffn;
-};
-struct SelfAttentionOptions {
-  int heads = 1;
-  bool causal = false;
-  v1::SelfAttention::Wiring wiring = v1::SelfAttention::PRE_NORM;
-};
-// `x`: one row a behavior, oldest first.
-Matrix RunSelfAttentionBlock(const SelfAttentionBlock& block, const SelfAttentionOptions& options,
-                             const Matrix& x);
-
 struct TargetAttention {
   std::vector<v1::DinScore::Part> parts;
   std::vector<DenseLayer> layers;

@@ -1,21 +1,27 @@
 #include "tests/testing/reference/reference_model.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "google/protobuf/repeated_ptr_field.h"
 #include "tests/testing/reference/reference_layers.h"
+#include "tests/testing/reference/reference_self_attention.h"
 
 namespace dinghy::reference {
 namespace {
 
 using Names = google::protobuf::RepeatedPtrField<std::string>;
 
-// A value's rows, and whether all other rows may share its only one.
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+// A value's rows, and whether all other rows may share its only one. At a padded sequence there is one row
+// for each of its max_length places; what pad behaviors have not is NaN.
 struct LevelRows {
   Matrix rows;
   bool user = false;
   int width = 0;
+  int sequence = -1;  // index, at sequence level
 };
 
 class Interpreter {
@@ -42,8 +48,37 @@ class Interpreter {
 
  private:
   void Keep(const std::string& name, LevelRows value) {
-    result_.values[name] = value.rows;
+    result_.values[name] = Real(value);
     values_[name] = std::move(value);
+  }
+
+  // Whether each of the value's rows is a real behavior's.
+  std::vector<bool> IsReal(const LevelRows& value) const {
+    std::vector<bool> real(value.rows.size(), true);
+    if (value.sequence < 0) return real;
+    const bool left = manifest_.sequences(value.sequence).pad() == v1::Sequence::LEFT;
+    const size_t pads = real.size() - batch_.sequence_lengths.at(value.sequence);
+    std::fill_n(left ? real.begin() : real.end() - pads, pads, false);
+    return real;
+  }
+  Matrix Real(const LevelRows& value) const {
+    const std::vector<bool> real = IsReal(value);
+    Matrix out;
+    for (size_t r = 0; r < real.size(); ++r) {
+      if (real.at(r)) out.push_back(value.rows.at(r));
+    }
+    return out;
+  }
+  // Fills the feature's real rows up to max_length where its sequence is padded.
+  void AddPads(const v1::Feature& feature, const std::string& tensor, LevelRows& value) const {
+    const v1::Sequence& sequence = manifest_.sequences(value.sequence);
+    if (sequence.pad() == v1::Sequence::NONE) return;
+    Row row(value.width, 0.0);
+    if (feature.has_time_since()) row.assign(value.width, kNothing);
+    if (feature.id().bag() == v1::IdFeature::SINGLE) row = ReadRow(tensor, feature.id().pad_row());
+    const Matrix pads(sequence.max_length() - value.rows.size(), row);
+    const bool left = sequence.pad() == v1::Sequence::LEFT;
+    value.rows.insert(left ? value.rows.begin() : value.rows.end(), pads.begin(), pads.end());
   }
 
   Row ReadRow(const std::string& tensor, int64_t row) const {
@@ -91,7 +126,9 @@ class Interpreter {
     out.user = feature.level() == v1::USER;
     int64_t rows = out.user ? 1 : batch_.candidates;
     for (int s = 0; s < manifest_.sequences_size(); ++s) {
-      if (feature.sequence() == manifest_.sequences(s).name()) rows = batch_.sequence_lengths.at(s);
+      if (feature.sequence() != manifest_.sequences(s).name()) continue;
+      out.sequence = s;
+      rows = batch_.sequence_lengths.at(s);
     }
     std::string tensor;
     for (const v1::Table& table : manifest_.tables()) {
@@ -121,6 +158,7 @@ class Interpreter {
         out.rows.push_back(ReadRow(tensor, column.rows.at(r)));
       }
     }
+    if (out.sequence >= 0) AddPads(feature, tensor, out);
     return out;
   }
 
@@ -133,6 +171,7 @@ class Interpreter {
       out.width += value.width;
       if (value.user) continue;
       out.user = false;
+      out.sequence = value.sequence;
       rows = value.rows.size();
     }
     for (size_t r = 0; r < rows; ++r) {
@@ -149,7 +188,7 @@ class Interpreter {
   // f(row) over all rows.
   template <class F>
   static LevelRows ForEachRow(const LevelRows& x, int width, F f) {
-    LevelRows out{.rows = {}, .user = x.user, .width = width};
+    LevelRows out{.rows = {}, .user = x.user, .width = width, .sequence = x.sequence};
     for (const Row& row : x.rows) out.rows.push_back(f(row));
     return out;
   }
@@ -204,6 +243,7 @@ class Interpreter {
       inputs.push_back(Concatenate(term.inputs()));
       if (inputs.back().user) continue;
       out.user = false;
+      out.sequence = inputs.back().sequence;
       rows = inputs.back().rows.size();
     }
     out.width = inputs.at(0).width;
@@ -220,7 +260,8 @@ class Interpreter {
 
   LevelRows RunDot(const v1::Dot& dot) const {
     const LevelRows left = Concatenate(dot.left()), right = Concatenate(dot.right());
-    LevelRows out{.rows = {}, .user = left.user && right.user, .width = 1};
+    LevelRows out{.rows = {}, .user = left.user && right.user, .width = 1, .sequence = -1};
+    out.sequence = (left.user ? right : left).sequence;
     for (size_t r = 0; r < (left.user ? right : left).rows.size(); ++r) {
       const Row& a = left.rows.at(left.user ? 0 : r);
       const Row& b = right.rows.at(right.user ? 0 : r);
@@ -231,42 +272,86 @@ class Interpreter {
     return out;
   }
 
-  static LevelRows RunPooling(const v1::Pooling& pooling, const LevelRows& x) {
-    const double n = static_cast<double>(x.rows.size());
-    Row weights(x.rows.size(), pooling.method() == v1::Pooling::SUM ? 1.0 : 1.0 / n);
-    if (pooling.method() == v1::Pooling::LAST && !x.rows.empty()) {
+  LevelRows RunPooling(const v1::Pooling& pooling, const LevelRows& x) const {
+    Matrix real = Real(x);
+    // The mean of pad behaviors, and the last of them.
+    if (real.empty() && pooling.empty() == v1::PAD_VALUE) real = {x.rows.back()};
+    const double n = static_cast<double>(real.size());
+    Row weights(real.size(), pooling.method() == v1::Pooling::SUM ? 1.0 : 1.0 / n);
+    if (pooling.method() == v1::Pooling::LAST && !real.empty()) {
       std::fill(weights.begin(), weights.end(), 0.0);
       weights.back() = 1;
     }
-    return {.rows = {WeightedSum(weights, x.rows, x.width)}, .user = true, .width = x.width};
+    return {.rows = {WeightedSum(weights, real, x.width)}, .user = true, .width = x.width};
+  }
+
+  // The position of the row at `place`, the `index`-th real behavior.
+  Row PositionRow(const v1::SelfAttention& attention, const LevelRows& x, int place, int index) const {
+    const int from_newest = batch_.sequence_lengths.at(x.sequence) - 1 - index;
+    if (attention.has_sinusoidal()) {
+      const v1::SinusoidalPositions& positions = attention.sinusoidal();
+      const int n = positions.origin() == v1::FROM_NEWEST ? from_newest : index;
+      return SinusoidalRow(positions, positions.first() + n, x.width);
+    }
+    const v1::LearnedPositions& positions = attention.positions();
+    int row = positions.origin() == v1::FROM_NEWEST ? from_newest : index;
+    if (positions.origin() == v1::FROM_SLOT) row = static_cast<int>(positions.first_row()) + place;
+    return ReadRow(positions.tensor(), row);
+  }
+
+  void AddPositions(const v1::SelfAttention& attention, LevelRows& x) const {
+    const std::vector<bool> real = IsReal(x);
+    int index = 0;
+    for (size_t i = 0; i < x.rows.size(); ++i) {
+      Row& row = x.rows.at(i);
+      for (double& value : row) value *= attention.input_scale();
+      if (attention.position_kind_case() != v1::SelfAttention::POSITION_KIND_NOT_SET) {
+        Row position(row.size(), kNothing);
+        if (real.at(i)) position = PositionRow(attention, x, static_cast<int>(i), index++);
+        if (!real.at(i) && attention.positions().has_pad_row()) {
+          position = ReadRow(attention.positions().tensor(), attention.positions().pad_row());
+        }
+        for (size_t j = 0; j < row.size(); ++j) row.at(j) += position.at(j);
+      }
+      if (!real.at(i) && attention.pads() == v1::SelfAttention::ZEROED) row.assign(row.size(), 0.0);
+    }
   }
 
   LevelRows RunSelfAttention(const v1::SelfAttention& attention, LevelRows x) const {
-    for (size_t i = 0; i < x.rows.size(); ++i) {
-      for (double& value : x.rows.at(i)) value *= attention.input_scale();
-      if (!attention.has_positions()) continue;
-      const bool oldest = attention.positions().origin() == v1::FROM_OLDEST;
-      const Row position =
-          ReadRow(attention.positions().tensor(), static_cast<int64_t>(oldest ? i : x.rows.size() - 1 - i));
-      for (size_t j = 0; j < position.size(); ++j) x.rows.at(i).at(j) += position.at(j);
-    }
+    AddPositions(attention, x);
+    const auto normalize = [&](bool present, const v1::LayerNorm& message) {
+      if (!present) return;
+      for (Row& row : x.rows) row = LayerNorm(ReadNorm(message), row);
+    };
+    normalize(attention.has_input_norm(), attention.input_norm());
+    SelfAttentionOptions options{.heads = static_cast<int>(attention.heads()),
+                                 .key_value_heads = static_cast<int>(attention.heads()),
+                                 .causal = attention.causal(),
+                                 .window = static_cast<int>(attention.window()),
+                                 .linear = attention.kernel() == v1::SelfAttention::ELU_PLUS_ONE,
+                                 .wiring = attention.wiring(),
+                                 .pads = v1::SelfAttention::MASKED,
+                                 .real = IsReal(x)};
+    if (attention.has_key_value_heads())
+      options.key_value_heads = static_cast<int>(attention.key_value_heads());
+    if (attention.pads() != v1::SelfAttention::PADS_UNSPECIFIED) options.pads = attention.pads();
     for (const v1::SelfAttention::Block& block : attention.blocks()) {
-      const SelfAttentionBlock weights{.attention_norm = ReadNorm(block.attention_norm()),
-                                       .query = ReadDense(block.query()),
-                                       .key = ReadDense(block.key()),
-                                       .value = ReadDense(block.value()),
-                                       .out = ReadDense(block.out()),
-                                       .ffn_norm = ReadNorm(block.ffn_norm()),
-                                       .ffn = ReadDenses(block.ffn())};
-      x.rows = RunSelfAttentionBlock(weights,
-                                     {.heads = static_cast<int>(attention.heads()),
-                                      .causal = attention.causal(),
-                                      .wiring = attention.wiring()},
-                                     x.rows);
+      SelfAttentionBlock weights{.query = ReadDense(block.query()),
+                                 .key = ReadDense(block.key()),
+                                 .value = ReadDense(block.value()),
+                                 .out = ReadDense(block.out()),
+                                 .ffn = ReadDenses(block.ffn())};
+      if (block.has_latent()) weights.latent = {ReadDense(block.latent())};
+      if (block.has_attention_norm()) weights.attention_norm = {ReadNorm(block.attention_norm())};
+      if (block.has_ffn_norm()) weights.ffn_norm = {ReadNorm(block.ffn_norm())};
+      x.rows = RunSelfAttentionBlock(weights, options, x.rows);
+      x.width = static_cast<int>(weights.out.weight.size());
     }
-    if (attention.has_final_norm()) {
-      const Norm norm = ReadNorm(attention.final_norm());
-      for (Row& row : x.rows) row = LayerNorm(norm, row);
+    normalize(attention.has_final_norm(), attention.final_norm());
+    if (options.pads == v1::SelfAttention::MASKED) {
+      for (size_t i = 0; i < x.rows.size(); ++i) {
+        if (!options.real.at(i)) x.rows.at(i).assign(x.width, kNothing);
+      }
     }
     return x;
   }
@@ -283,10 +368,11 @@ class Interpreter {
     const LevelRows queries = Concatenate(message.query());
     const LevelRows keys = Concatenate(message.keys());
     const LevelRows values = Concatenate(message.values());
+    const Matrix real_keys = Real(keys), real_values = Real(values);
     return ForEachRow(queries, values.width, [&](const Row& query) {
-      const Row weights = AttentionWeights(attention, query, keys.rows);
+      const Row weights = AttentionWeights(attention, query, real_keys);
       result_.attention[layer.name()].push_back(weights);
-      return WeightedSum(weights, values.rows, values.width);
+      return WeightedSum(weights, real_values, values.width);
     });
   }
 
