@@ -45,6 +45,34 @@ std::string_view LittleEndian(uint64_t id, char (&buffer)[8]) {
   return {buffer, sizeof(buffer)};
 }
 
+using Remainder = v1::Murmur3Vocabulary::Remainder;
+constexpr Remainder kRemainders[] = {v1::Murmur3Vocabulary::UNSIGNED, v1::Murmur3Vocabulary::FLOOR,
+                                     v1::Murmur3Vocabulary::ABSOLUTE};
+
+// `hash` modulo `buckets`, 0 or more. ABSOLUTE takes the most negative hash, -2^31, as 2^31, as scikit-learn
+// does.
+uint64_t BucketOf(uint32_t hash, Remainder remainder, uint64_t buckets) {
+  const int64_t is_signed = static_cast<int32_t>(hash);
+  const auto size = static_cast<int64_t>(buckets);
+  switch (remainder) {
+    case v1::Murmur3Vocabulary::FLOOR:
+      return static_cast<uint64_t>((is_signed % size + size) % size);
+    case v1::Murmur3Vocabulary::ABSOLUTE:
+      return static_cast<uint64_t>(is_signed < 0 ? -is_signed : is_signed) % buckets;
+    default:
+      return hash % buckets;
+  }
+}
+
+// Whether there is a hash whose bucket depends on which of the two is meant.
+bool CanDiffer(Remainder a, Remainder b, uint64_t buckets) {
+  if (a == b) return false;
+  if (a != v1::Murmur3Vocabulary::ABSOLUTE && b != v1::Murmur3Vocabulary::ABSOLUTE) {
+    return (uint64_t{1} << 32) % buckets != 0;
+  }
+  return buckets > 2;  // h and -h
+}
+
 }  // namespace
 
 uint32_t MurmurHash3(std::string_view bytes, uint32_t seed) {
@@ -108,7 +136,14 @@ absl::StatusOr<std::unique_ptr<Vocabulary>> Vocabulary::Create(const v1::IdFeatu
       break;
     case v1::IdFeature::kMurmur3:
       if (!feature.murmur3().has_seed()) return Missing("id.murmur3.seed");
+      if (!v1::Murmur3Vocabulary::Remainder_IsValid(feature.murmur3().remainder()) ||
+          feature.murmur3().remainder() == v1::Murmur3Vocabulary::REMAINDER_UNSPECIFIED) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("id.murmur3.remainder: expected UNSIGNED, FLOOR or ABSOLUTE, got ",
+                         v1::Murmur3Vocabulary::Remainder_Name(feature.murmur3().remainder())));
+      }
       vocabulary->seed_ = feature.murmur3().seed();
+      vocabulary->hashing_.remainder = feature.murmur3().remainder();
       status = vocabulary->ReadHash(feature.murmur3(), feature.type(), "id.murmur3");
       break;
     case v1::IdFeature::kFile:
@@ -157,7 +192,7 @@ absl::Status Vocabulary::ReadHash(const HashVocabulary& hash, v1::IdFeature::Typ
                                                    integers ? " or INT64_LE" : " as id.type is STRING",
                                                    ", got ", v1::HashInput_Name(hash.input())));
   }
-  input_ = hash.input();
+  hashing_.input = hash.input();
   if (absl::Status status = SetRange(hash.first_row(), hash.buckets()); !status.ok()) return status;
 
   if (hash.examples().empty()) {
@@ -170,13 +205,35 @@ absl::Status Vocabulary::ReadHash(const HashVocabulary& hash, v1::IdFeature::Typ
                                                      integers ? "an integer of at least 0" : "a text",
                                                      " and its row, got {", example.ShortDebugString(), "}"));
     }
-    const int32_t row = integers ? HashRow(example.integer()) : HashRow(example.text());
+    const int32_t row = HashRow(example, hashing_);
     if (row != static_cast<int64_t>(example.row())) {
       return absl::InvalidArgumentError(
           absl::StrCat(field, ".examples: expected {", example.ShortDebugString(), "}, got row ", row));
     }
   }
-  return absl::OkStatus();
+  for (const Remainder remainder : kRemainders) {
+    if (kind_ != v1::IdFeature::kMurmur3 || !CanDiffer(remainder, hashing_.remainder, size_)) continue;
+    absl::Status status = CheckExamplesTellApart(
+        hash.examples(), {.input = hashing_.input, .remainder = remainder}, field,
+        absl::StrCat("remainder ", v1::Murmur3Vocabulary::Remainder_Name(hashing_.remainder), " than by ",
+                     v1::Murmur3Vocabulary::Remainder_Name(remainder)));
+    if (!status.ok()) return status;
+  }
+  if (!integers || size_ == 1) return absl::OkStatus();
+  const v1::HashInput input = hashing_.input == v1::TEXT ? v1::INT64_LE : v1::TEXT;
+  return CheckExamplesTellApart(
+      hash.examples(), {.input = input, .remainder = hashing_.remainder}, field,
+      absl::StrCat("input ", v1::HashInput_Name(hashing_.input), " than by ", v1::HashInput_Name(input)));
+}
+
+template <typename Examples>
+absl::Status Vocabulary::CheckExamplesTellApart(const Examples& examples, const Hashing& other,
+                                                const std::string& field, const std::string& what) const {
+  for (const v1::HashExample& example : examples) {
+    if (HashRow(example, other) != HashRow(example, hashing_)) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ".examples: expected one that takes another row by ", what, ", got none"));
 }
 
 absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const std::string& bundle_dir) {
@@ -248,31 +305,37 @@ Vocabulary::Found Vocabulary::Find(int64_t id) const {
       }
       break;
     default:
-      return {HashRow(id), true};
+      return {HashRow(id, hashing_), true};
   }
   return {unknown_row_, false};
 }
 
 Vocabulary::Found Vocabulary::Find(std::string_view id) const {
-  if (kind_ != v1::IdFeature::kFile) return {HashRow(id), true};
+  if (kind_ != v1::IdFeature::kFile) return {HashRow(id, hashing_), true};
   if (const auto found = text_rows_.find(id); found != text_rows_.end()) return {found->second, true};
   return {unknown_row_, false};
 }
 
-int32_t Vocabulary::HashRow(int64_t id) const {
-  if (input_ == v1::INT64_LE) {
+int32_t Vocabulary::HashRow(const v1::HashExample& example, const Hashing& hashing) const {
+  return example.has_integer() ? HashRow(example.integer(), hashing)
+                               : HashRow(std::string_view(example.text()), hashing);
+}
+
+int32_t Vocabulary::HashRow(int64_t id, const Hashing& hashing) const {
+  if (hashing.input == v1::INT64_LE) {
     char bytes[8];
-    return HashRow(LittleEndian(static_cast<uint64_t>(id), bytes));
+    return HashRow(LittleEndian(static_cast<uint64_t>(id), bytes), hashing);
   }
   char digits[24];
   const char* end = std::to_chars(digits, digits + sizeof(digits), id).ptr;
-  return HashRow(std::string_view(digits, static_cast<size_t>(end - digits)));
+  return HashRow(std::string_view(digits, static_cast<size_t>(end - digits)), hashing);
 }
 
-int32_t Vocabulary::HashRow(std::string_view bytes) const {
-  const uint64_t hash = kind_ == v1::IdFeature::kFarmHash ? util::Fingerprint64(bytes.data(), bytes.size())
-                                                          : MurmurHash3(bytes, seed_);
-  return static_cast<int32_t>(static_cast<uint64_t>(first_row_) + hash % size_);
+int32_t Vocabulary::HashRow(std::string_view bytes, const Hashing& hashing) const {
+  const uint64_t bucket = kind_ == v1::IdFeature::kFarmHash
+                              ? util::Fingerprint64(bytes.data(), bytes.size()) % size_
+                              : BucketOf(MurmurHash3(bytes, seed_), hashing.remainder, size_);
+  return static_cast<int32_t>(static_cast<uint64_t>(first_row_) + bucket);
 }
 
 }  // namespace dinghy

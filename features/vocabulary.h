@@ -30,7 +30,9 @@ class Vocabulary {
     bool known;  // false: the row is the one of a policy
   };
 
-  // Checks every field of `feature` and reads its vocabulary file from `bundle_dir`. Errors: INVALID_ARGUMENT
+  // Checks every field of `feature` and reads its vocabulary file from `bundle_dir`. The examples of a hash
+  // must hold, and one of them must take another row under each other reading of `remainder` and `input`,
+  // where there is such an id: a manifest that says them wrongly is found out. Errors: INVALID_ARGUMENT
   // naming the field or the line, or the hash example that does not hold; NOT_FOUND naming the file.
   static absl::StatusOr<std::unique_ptr<Vocabulary>> Create(const v1::IdFeature& feature,
                                                             const std::string& bundle_dir);
@@ -53,8 +55,17 @@ class Vocabulary {
   absl::Status AddToken(std::string_view token, v1::IdFeature::Type type, int64_t row);
   absl::Status SetRange(int64_t first_row, int64_t rows);
 
-  int32_t HashRow(std::string_view bytes) const;
-  int32_t HashRow(int64_t id) const;
+  // How a hash becomes a row.
+  struct Hashing {
+    v1::HashInput input = v1::HASH_INPUT_UNSPECIFIED;
+    v1::Murmur3Vocabulary::Remainder remainder = v1::Murmur3Vocabulary::UNSIGNED;
+  };
+  template <typename Examples>
+  absl::Status CheckExamplesTellApart(const Examples& examples, const Hashing& other,
+                                      const std::string& field, const std::string& what) const;
+  int32_t HashRow(std::string_view bytes, const Hashing& hashing) const;
+  int32_t HashRow(int64_t id, const Hashing& hashing) const;
+  int32_t HashRow(const v1::HashExample& example, const Hashing& hashing) const;
 
   v1::IdFeature::VocabularyCase kind_ = v1::IdFeature::VOCABULARY_NOT_SET;
   int32_t unknown_row_ = -1;
@@ -64,7 +75,7 @@ class Vocabulary {
   uint64_t size_ = 0;  // rows of an identity vocabulary, buckets of a hash
   int32_t first_row_ = 0;
   uint32_t seed_ = 0;
-  v1::HashInput input_ = v1::HASH_INPUT_UNSPECIFIED;
+  Hashing hashing_;
 
   std::string file_;  // what the keys of text_rows_ point into
   std::unordered_map<std::string_view, int32_t> text_rows_;

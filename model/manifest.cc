@@ -70,7 +70,6 @@ constexpr absl::string_view kOptional[] = {
     "DinScore.query_zeros",
     "Pooling.empty",
     "Output.calibration",
-    "Murmur3Vocabulary.remainder",
 };
 
 bool IsOptional(absl::string_view full_name) {

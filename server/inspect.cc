@@ -70,7 +70,8 @@ std::string VocabularyText(const v1::IdFeature& id) {
     case v1::IdFeature::kFarmHash:
       return absl::StrCat("farmhash, ", id.farm_hash().buckets(), " buckets");
     case v1::IdFeature::kMurmur3:
-      return absl::StrCat("murmur3 seed ", id.murmur3().seed(), ", ", id.murmur3().buckets(), " buckets");
+      return absl::StrCat("murmur3 seed ", id.murmur3().seed(), ", ", id.murmur3().buckets(), " buckets, ",
+                          v1::Murmur3Vocabulary::Remainder_Name(id.murmur3().remainder()));
     case v1::IdFeature::kFile:
       return id.file().path();
     case v1::IdFeature::VOCABULARY_NOT_SET:

@@ -61,6 +61,7 @@ v1::BundleManifest RichManifest() {
   murmur3.set_buckets(3);
   murmur3.set_first_row(2);
   murmur3.set_input(v1::INT64_LE);
+  murmur3.set_remainder(v1::Murmur3Vocabulary::FLOOR);
   v1::HashExample& integer = *murmur3.add_examples();
   integer.set_integer(0);
   integer.set_row(2);

@@ -26,6 +26,31 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
     return state ^ (state >> 16)
 
 
+REMAINDERS = ("UNSIGNED", "FLOOR", "ABSOLUTE")
+
+
+def murmur3_bucket(hashed: int, remainder: str, buckets: int) -> int:
+    """`hashed`, an unsigned 32-bit hash, modulo `buckets`, by a Remainder of proto/bundle.proto.
+
+    FLOOR and ABSOLUTE take it as a signed number, as Python's mmh3 and scikit-learn's FeatureHasher do.
+    """
+    signed = hashed - 2**32 if hashed >= 2**31 else hashed
+    if remainder == "UNSIGNED":
+        return hashed % buckets
+    if remainder == "FLOOR":
+        return signed % buckets
+    if remainder == "ABSOLUTE":
+        return abs(signed) % buckets
+    raise ValueError(f"remainder: expected UNSIGNED, FLOOR or ABSOLUTE, got {remainder!r}")
+
+
+def remainders_differ(one: str, other: str, buckets: int) -> bool:
+    """Whether there is a hash whose bucket depends on which of the two is meant."""
+    if one == other:
+        return False
+    return buckets > 2 if "ABSOLUTE" in (one, other) else 2**32 % buckets != 0
+
+
 def hash_input(value, kind: str) -> bytes:
     """The bytes that are hashed for an id; `kind` is a HashInput: TEXT or INT64_LE."""
     if kind == "TEXT":

@@ -70,7 +70,7 @@ def catalog_of(shop):
 
 def spec_of(shop, variant="din_sasrec"):
     items, categories = len(shop.category) + FIRST_ITEM, shop.options.categories + FIRST_CATEGORY
-    city = features.murmur3(seed=17, buckets=CITY_BUCKETS, first_row=2, examples=["Porto", "Umea", "Kraków"])
+    city = features.murmur3(17, CITY_BUCKETS, 2, ["Porto", "Umea", "Kraków"], remainder="UNSIGNED")
     rows = {"pad_row": 0, "oov_row": 1}
     ages = TimeSince("behavior_age", AGES)
     return ModelSpec(

@@ -36,7 +36,7 @@ CATALOG = {
 
 def make_spec(variant):
     rows = {"pad_row": 0, "oov_row": 1}
-    city = features.murmur3(seed=3, buckets=8, first_row=2, examples=["Porto"])
+    city = features.murmur3(3, 8, 2, ["Porto"], remainder="FLOOR")
     return ModelSpec(
         name="small",
         variant=variant,
@@ -117,8 +117,15 @@ def parse_proto(path):
     return messages
 
 
-# Where `optional` does not mean required: these depend on the policies.
-CONDITIONAL = {("IdFeature", "padRow"), ("IdFeature", "oovRow"), ("IdFeature", "negative")}
+def parse_optional(path):
+    """(message, field in lowerCamelCase) of what the loader lets be absent: the list kOptional of its source."""
+    with open(path, encoding="utf-8") as file:
+        text = re.search(r"kOptional\[\] = \{(.*?)\};", file.read(), re.S).group(1)
+    pairs = (name.split(".")[-2:] for name in re.findall(r'^\s*"([\w.]+)"', text, re.M))
+    return {(message, re.sub(r"_(\w)", lambda letter: letter.group(1).upper(), field)) for message, field in pairs}
+
+
+OPTIONAL = parse_optional(os.path.join(SOURCE, "model", "manifest.cc"))
 
 
 class SafetensorsTest(unittest.TestCase):
@@ -156,7 +163,7 @@ class ManifestTest(unittest.TestCase):
         self.assertLessEqual(set(value), set(fields), f"{where}: unknown fields of {kind}")
         for name, (field_kind, optional, repeated, is_enum, in_oneof) in fields.items():
             if name not in value:
-                required = (optional or is_enum) and not repeated and not in_oneof and (kind, name) not in CONDITIONAL
+                required = (optional or is_enum) and not repeated and not in_oneof and (kind, name) not in OPTIONAL
                 self.assertFalse(required, f"{where}: {kind}.{name} is missing")
                 continue
             self.assertIsNotNone(value[name], f"{where}.{name}")

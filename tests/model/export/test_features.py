@@ -61,7 +61,8 @@ class HashTest(unittest.TestCase):
             (b"", 0): 0, (b"", 1): 0x514E28B7, (b"", 0xFFFFFFFF): 0x81F16F39,
             (b"\xff\xff\xff\xff", 0): 0x76293B50, (b"!Ce\x87", 0): 0xF55B516B, (b"!Ce\x87", 0x5082EDEE): 0x2362F9DE,
             (b"!Ce", 0): 0x7E4A8634, (b"!C", 0): 0xA0F7B07A, (b"!", 0): 0x72661CF4,
-            (b"Hello, world!", 0x9747B28C): 0x24884CBA,
+            (b"Hello, world!", 0x9747B28C): 0x24884CBA, (("π" * 8).encode(), 0x9747B28C): 0xD58063C1,
+            (b"a" * 256, 0x9747B28C): 0x37405BDC, (b"foo", 0): 4138058784, (b"foo", 42): 2972666014,
         }
         for (data, seed), expected in vectors.items():
             self.assertEqual(hashing.murmur3_32(data, seed), expected, (data, seed))
@@ -80,20 +81,81 @@ class HashTest(unittest.TestCase):
         self.assertEqual(hashing.hash_input(-5, "TEXT"), b"-5")
         self.assertEqual(hashing.hash_input(-1, "INT64_LE"), b"\xff" * 8)
 
+    def test_remainders_of_negative_hashes(self):
+        # By published vectors "foo" has the signed hash -156908512; "akqlrggi" is made to have the most negative one,
+        # whose absolute value scikit-learn takes as 2^31.
+        vectors = {
+            ("foo", "UNSIGNED", 1000): 4138058784 % 1000, ("foo", "FLOOR", 1000): -156908512 % 1000,
+            ("foo", "ABSOLUTE", 1000): 156908512 % 1000, ("akqlrggi", "UNSIGNED", 1000): 648,
+            ("akqlrggi", "FLOOR", 1000): 352, ("akqlrggi", "ABSOLUTE", 1000): 648,
+            ("akqlrggi", "UNSIGNED", 2**31 - 1): 1, ("akqlrggi", "FLOOR", 2**31 - 1): 2**31 - 2,
+            ("akqlrggi", "ABSOLUTE", 2**31 - 1): 1, ("", "UNSIGNED", 7): 0, ("", "FLOOR", 7): 0, ("", "ABSOLUTE", 7): 0,
+        }
+        for (text, remainder, buckets), expected in vectors.items():
+            hashed = hashing.murmur3_32(text.encode())
+            self.assertEqual(hashing.murmur3_bucket(hashed, remainder, buckets), expected, (text, remainder, buckets))
+        self.assertEqual(hashing.murmur3_32(b"akqlrggi"), 2**31)
+        with self.assertRaisesRegex(ValueError, "remainder: expected UNSIGNED, FLOOR or ABSOLUTE, got 'SIGNED'"):
+            hashing.murmur3_bucket(1, "SIGNED", 5)
+
+    def test_farm_hash_is_tensorflows_to_hash_bucket_fast(self):
+        for texts, buckets, expected in (("abcd", 10, [9, 2, 2, 5]), (("Hello", "TensorFlow", "2.x"), 3, [0, 2, 2])):
+            got = [hashing.farm_fingerprint64(text.encode()) % buckets for text in texts]
+            self.assertEqual(got, expected)
+        self.assertEqual(hashing.farm_fingerprint64(b"a"), 12917804110809363939)
+        self.assertEqual(hashing.farm_fingerprint64(b""), 11160318154034397263)
+        self.assertEqual(hashing.farm_fingerprint64(b"hello world"), 6381520714923946011)
+        self.assertEqual(hashing.farm_fingerprint64(b"1234567890123456"), 17239105360639788068)
+
     def test_examples_hold(self):
-        vocabulary = features.murmur3(seed=17, buckets=64, first_row=2, examples=["Porto"])["murmur3"]
+        vocabulary = features.murmur3(17, 64, 2, ["Porto"], remainder="UNSIGNED")["murmur3"]
         row = 2 + hashing.murmur3_32(b"Porto", 17) % 64
-        self.assertEqual(vocabulary["examples"], [{"text": "Porto", "row": row}])
+        self.assertEqual(vocabulary["examples"][0], {"text": "Porto", "row": row})
+        self.assertEqual(vocabulary["remainder"], "UNSIGNED")
         feature = features.id_feature("city", USER, "city", {"murmur3": vocabulary}, type="STRING")
         encoder = FeatureEncoder([], [feature], "item")
         encoded = encoder.encode({"user": [features.strings("city", ["Porto"])]})
         self.assertEqual(encoded.values["city"].tolist(), [row])
         self.assertEqual(features.table_rows(feature), 66)
 
+    def test_examples_tell_what_they_are_examples_of(self):
+        def row(vocabulary, example, **changes):
+            changed = {**vocabulary, **changes}
+            data = hashing.hash_input(example, changed["input"])
+            hashed = hashing.murmur3_32(data, changed["seed"])
+            return changed["firstRow"] + hashing.murmur3_bucket(hashed, changed["remainder"], changed["buckets"])
+
+        for buckets in (1, 2, 3, 4, 97, 1000, 1 << 20, 2**31 - 3):
+            for remainder in hashing.REMAINDERS:
+                for first, kind in (("", "TEXT"), (0, "TEXT"), (0, "INT64_LE")):
+                    vocabulary = features.murmur3(5, buckets, 2, [first], kind, remainder=remainder)["murmur3"]
+                    ids = [next(v for k, v in e.items() if k != "row") for e in vocabulary["examples"]]
+                    rows = [example["row"] for example in vocabulary["examples"]]
+                    self.assertEqual(rows, [row(vocabulary, value) for value in ids])
+                    self.assertTrue(buckets == 1 or buckets ** len(ids) >= 10**6, (buckets, ids))
+                    for other in hashing.REMAINDERS:
+                        same = rows == [row(vocabulary, value, remainder=other) for value in ids]
+                        power = buckets & (buckets - 1) == 0 and "ABSOLUTE" not in (remainder, other)
+                        self.assertEqual(same, other == remainder or buckets <= 2 or power, (buckets, remainder, other))
+                    if first == 0 and buckets > 1:
+                        other = "TEXT" if kind == "INT64_LE" else "INT64_LE"
+                        self.assertNotEqual(rows, [row(vocabulary, value, input=other) for value in ids])
+
+    def test_rows_of_the_trainer_are_proof(self):
+        rows = {"foo": 2 + -156908512 % 1000}
+        vocabulary = features.murmur3(0, 1000, 2, rows, remainder="FLOOR")["murmur3"]
+        self.assertEqual(vocabulary["examples"][0], {"text": "foo", "row": rows["foo"]})
+        with self.assertRaisesRegex(ValueError, "murmur3: examples: expected row 490 of 'foo', got 786"):
+            features.murmur3(0, 1000, 2, rows, remainder="UNSIGNED")
+        with self.assertRaisesRegex(ValueError, "farmHash: examples: expected at least one id, got none"):
+            features.farm_hash(10, 0, [])
+        with self.assertRaisesRegex(ValueError, "farmHash: buckets: expected at least 1, got 0"):
+            features.farm_hash(0, 0, ["a"])
+
     def test_farm_hash_vocabulary(self):
         vocabulary = features.farm_hash(buckets=100, first_row=1, examples=[42], hash_input="INT64_LE")
         row = 1 + hashing.farm_fingerprint64((42).to_bytes(8, "little")) % 100
-        self.assertEqual(vocabulary["farmHash"]["examples"], [{"integer": 42, "row": row}])
+        self.assertEqual(vocabulary["farmHash"]["examples"][0], {"integer": 42, "row": row})
         feature = features.id_feature("item", CANDIDATE, "item", vocabulary)
         encoded = FeatureEncoder([], [feature], "item").encode({"candidates": [features.ints("item", [42])]})
         self.assertEqual(encoded.values["item"].tolist(), [row])

@@ -41,7 +41,7 @@ def built_of(outputs=(("click", "SIGMOID"),), unknown="OOV_ROW"):
     )
     b.feature(
         features.id_feature(
-            "tags", "USER", "genre", features.murmur3(7, 8, 1, ["a"]), type="STRING", bag="BAG_MEAN", **ids
+            "tags", "USER", "genre", features.murmur3(7, 8, 1, ["a"], remainder="UNSIGNED"), type="STRING", bag="BAG_MEAN", **ids
         )
     )
     b.feature(features.numeric_feature("price", "CANDIDATE", 20.0, 5.0))
