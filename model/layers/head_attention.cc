@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "model/layers/history_buckets.h"
@@ -96,21 +97,31 @@ void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, float* scores) con
 }
 
 // Running sums S = sum of f(k)^T v, [head width, value width], and z = sum of f(k): no weights are ever made.
+// Where all of a query is negative, f takes its largest element as a shift, which the division takes out
+// again; so do the keys, whose sums shrink when a larger one comes. Else they could all be 0 in float.
 void HeadAttention::RunLinear(float* q, float* k, const float* v, int64_t rows, float* out,
                               ops::Scratch& scratch) const {
   const int64_t d = options_.head_width;
   const int64_t width = options_.value_width;
   const int64_t group = options_.heads / options_.key_value_heads;
-  ops::EluPlusOne(q, rows * query_width());
-  ops::EluPlusOne(k, rows * key_width());
   float* sums = scratch.Floats(d * width);
   float* z = scratch.Floats(d);
   for (int64_t shared = 0; shared < options_.key_value_heads; ++shared) {
     std::fill_n(sums, d * width, 0.0f);
     std::fill_n(z, d, 0.0f);
+    float shift = 0;
     const auto add = [&](int64_t r) {
-      const float* key = k + r * key_width() + shared * d;
+      float* key = k + r * key_width() + shared * d;
       const float* value = v + r * values_width() + shared * width;
+      const float largest = std::min(ops::Largest(key, d), 0.0f);
+      if (r > 0 && largest > shift) {
+        float factor = shift;
+        ops::ShiftedEluPlusOne(largest, &factor, 1);
+        ops::Scale(factor, sums, d * width);
+        ops::Scale(factor, z, d);
+      }
+      shift = r > 0 ? std::max(shift, largest) : largest;
+      ops::ShiftedEluPlusOne(shift, key, d);
       for (int64_t i = 0; i < d; ++i) ops::ScaleAdd(value, key[i], sums + i * width, sums + i * width, width);
       ops::AddTo(key, z, d);
     };
@@ -120,11 +131,13 @@ void HeadAttention::RunLinear(float* q, float* k, const float* v, int64_t rows, 
     for (int64_t r = 0; r < rows; ++r) {
       if (options_.causal) add(r);
       for (int64_t head = shared * group; head < (shared + 1) * group; ++head) {
-        const float* query = q + r * query_width() + head * d;
+        float* query = q + r * query_width() + head * d;
         float* attended = out + r * out_width() + head * width;
+        ops::ShiftedEluPlusOne(std::min(ops::Largest(query, d), 0.0f), query, d);
         ops::WeightedSumRows(sums, width, query, d, width, attended);
-        // Where all of f(q) or f(k) is 0 in float, the result is 0.
-        ops::Scale(1.0f / std::max(ops::Dot(query, z, d), 1e-30f), attended, width);
+        // Where the whole of f(q) f(k) is 0 in float all the same, the result is 0.
+        ops::Scale(1.0f / std::max(ops::Dot(query, z, d), std::numeric_limits<float>::min()), attended,
+                   width);
       }
     }
   }

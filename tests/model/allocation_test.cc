@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "tests/testing/reference/compare.h"
@@ -50,31 +51,55 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace dinghy::reference {
 namespace {
 
+// Scores two requests in turn, and counts from the third round on.
+void ExpectNoAllocations(const RandomModel& random_model, const std::vector<std::string>& debug_names) {
+  const std::unique_ptr<Model> model = CreateModel(random_model);
+  ASSERT_NE(model, nullptr);
+  const FeatureBatch large = RandomBatch(random_model, {.candidates = 100, .lengths = {66, 66}}, 1);
+  const FeatureBatch small = RandomBatch(random_model, {.candidates = 33, .lengths = {17, 0}}, 2);
+  ops::Scratch scratch;
+  ModelOutputs outputs;
+  ModelScoreOptions options;
+  options.attention = true;
+  options.debug_names = debug_names;
+  for (int round = 0; round < 2; ++round) {
+    model->Score(large, options, scratch, outputs);
+    model->Score(small, options, scratch, outputs);
+  }
+  allocations = 0;
+  counting = true;
+  for (int round = 0; round < 3; ++round) {
+    model->Score(small, options, scratch, outputs);
+    model->Score(large, options, scratch, outputs);
+  }
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+}
+
 TEST(AllocationTest, SteadyStateScoringAllocatesNothing) {
   for (const Variant variant : AllVariants()) {
     SCOPED_TRACE(VariantName(variant));
-    const RandomModel random_model = MakeVariant(variant, {}, 1);
-    const std::unique_ptr<Model> model = CreateModel(random_model);
-    ASSERT_NE(model, nullptr);
-    const FeatureBatch large = RandomBatch(random_model, {.candidates = 100, .lengths = {66, 66}}, 1);
-    const FeatureBatch small = RandomBatch(random_model, {.candidates = 33, .lengths = {17, 0}}, 2);
-    ops::Scratch scratch;
-    ModelOutputs outputs;
-    ModelScoreOptions options;
-    options.attention = true;
-    options.debug_names = {"tower", "item"};
-    for (int round = 0; round < 2; ++round) {
-      model->Score(large, options, scratch, outputs);
-      model->Score(small, options, scratch, outputs);
-    }
-    allocations = 0;
-    counting = true;
-    for (int round = 0; round < 3; ++round) {
-      model->Score(small, options, scratch, outputs);
-      model->Score(large, options, scratch, outputs);
-    }
-    counting = false;
-    EXPECT_EQ(allocations, 0);
+    ExpectNoAllocations(MakeVariant(variant, {}, 1), {"tower", "item"});
+  }
+}
+
+TEST(AllocationTest, NorDoesSelfAttentionOverPads) {
+  using Attention = v1::SelfAttention;
+  for (const RandomModel::SelfAttentionOptions& options :
+       {RandomModel::SelfAttentionOptions{.width = 12, .heads = 2, .blocks = 2, .pads = Attention::ATTENDED},
+        RandomModel::SelfAttentionOptions{
+            .width = 12, .wiring = Attention::BARE, .pads = Attention::ZEROED, .latent = 5},
+        RandomModel::SelfAttentionOptions{.width = 12, .pads = Attention::MASKED, .linear = true}}) {
+    RandomModel model(1);
+    model.AddSequence("clicks", 70, v1::Sequence::LEFT);
+    model.AddTable("item", 30, 12);
+    model.AddId("clicks.item", v1::SEQUENCE, "item")->mutable_id()->set_pad_row(2);
+    *model.AddLayer("history", {"clicks.item"})->mutable_self_attention() =
+        model.MakeSelfAttention("history", options);
+    model.AddLayer("last", {"history"})->mutable_pooling()->set_method(v1::Pooling::LAST);
+    *model.AddLayer("out", {"last"})->mutable_dense() = model.MakeDense("out", 12, 1, v1::LINEAR);
+    model.AddOutput("out", "out", v1::Output::RAW);
+    ExpectNoAllocations(model, {"history"});
   }
 }
 

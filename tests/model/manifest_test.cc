@@ -284,6 +284,36 @@ TEST(ManifestTest, NeedsRowsOnlyWherePoliciesUseThem) {
   EXPECT_EQ(CheckManifest(manifest), absl::OkStatus());
 }
 
+TEST(ManifestTest, NeedsNormsAndFfnButInWiringBare) {
+  v1::BundleManifest manifest = RichManifest();
+  v1::SelfAttention& attention = *LayerOf(manifest, "history").mutable_self_attention();
+  v1::SelfAttention::Block& block = *attention.mutable_blocks(0);
+  block.clear_ffn();
+  ExpectInvalid(manifest, "layer \"history\": selfAttention.blocks[0].ffn is missing");
+  block.clear_ffn_norm();
+  ExpectInvalid(manifest, "layer \"history\": selfAttention.blocks[0].ffnNorm is missing");
+  block.clear_attention_norm();
+  ExpectInvalid(manifest, "layer \"history\": selfAttention.blocks[0].attentionNorm is missing");
+  attention.set_wiring(v1::SelfAttention::BARE);
+  EXPECT_EQ(CheckManifest(manifest), absl::OkStatus());
+}
+
+TEST(ManifestTest, NeedsEachFieldOfSinusoidalPositions) {
+  v1::BundleManifest manifest = RichManifest();
+  v1::SelfAttention& attention = *LayerOf(manifest, "history").mutable_self_attention();
+  v1::SinusoidalPositions& positions = *attention.mutable_sinusoidal();
+  constexpr char kPath[] = "layer \"history\": selfAttention.sinusoidal.";
+  ExpectInvalid(manifest, absl::StrCat(kPath, "origin is missing"));
+  positions.set_origin(v1::FROM_OLDEST);
+  ExpectInvalid(manifest, absl::StrCat(kPath, "first is missing"));
+  positions.set_first(0);
+  ExpectInvalid(manifest, absl::StrCat(kPath, "base is missing"));
+  positions.set_base(10000);
+  ExpectInvalid(manifest, absl::StrCat(kPath, "layout is missing"));
+  positions.set_layout(v1::SinusoidalPositions::HALVES);
+  EXPECT_EQ(CheckManifest(manifest), absl::OkStatus());
+}
+
 TEST(ManifestTest, RefusesAnotherFormatVersion) {
   v1::BundleManifest manifest = MakeTestManifest({});
   for (uint32_t version : {0u, 2u}) {

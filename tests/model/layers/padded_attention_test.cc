@@ -9,6 +9,7 @@
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -274,33 +275,51 @@ INSTANTIATE_TEST_SUITE_P(All, ShortenedTest,
                                                               Attention::SASREC_ORIGINAL),
                                             ::testing::Values(0, 20)));
 
-// Scores of up to 1000, exact in float: queries and keys are small whole numbers.
+// Queries and keys that are small whole numbers times `query` and `key`, plus `bias`, exact in float.
+void CompareWholeNumbers(const Options& options, float query, float key, float bias) {
+  RandomModel random_model = AttentionModel(v1::Sequence::LEFT, options);
+  Attention& attention = *random_model.manifest.mutable_layers(0)->mutable_self_attention();
+  attention.set_input_scale(1);
+  for (const auto& [dense, scale] :
+       {std::pair{attention.blocks(0).query(), query}, std::pair{attention.blocks(0).key(), key}}) {
+    for (int i = 0; i < kWidth; ++i) {
+      random_model.tensors[dense.bias()].data[i] = bias;
+      for (int j = 0; j < kWidth; ++j) {
+        random_model.tensors[dense.weight()].data[i * kWidth + j] = i == j ? scale : 0;
+      }
+    }
+  }
+  Tensor& table = random_model.tensors["item.table"];
+  for (int64_t i = 0; i < table.size; ++i) table.data[i] = std::round(table.data[i]);
+  const std::unique_ptr<Model> model = CreateModel(random_model);
+  ASSERT_NE(model, nullptr);
+  for (const int length : {0, 1, 2, 17, kMaxLength}) {
+    SCOPED_TRACE(::testing::Message()
+                 << "pads " << options.pads << ", causal " << options.causal << ", length " << length);
+    FeatureBatch batch = RandomBatch(random_model, {.candidates = 1, .lengths = {length}}, 11);
+    for (float& price : batch.columns[1].values) price = std::round(price);
+    CompareWithReference(random_model, *model, batch);
+  }
+}
+
 TEST(PaddedAttentionScoresTest, LogitsOfAThousand) {
   for (const Attention::Pads pads : {Attention::MASKED, Attention::ATTENDED, Attention::ZEROED}) {
-    RandomModel random_model = AttentionModel(
-        v1::Sequence::LEFT, {.width = kWidth, .heads = 3, .wiring = Attention::BARE, .pads = pads});
-    Attention& attention = *random_model.manifest.mutable_layers(0)->mutable_self_attention();
-    attention.set_input_scale(1);
-    const auto diagonal = [&](const v1::Dense& dense, float value) {
-      for (int i = 0; i < kWidth; ++i) {
-        random_model.tensors[dense.bias()].data[i] = 0;
-        for (int j = 0; j < kWidth; ++j) {
-          random_model.tensors[dense.weight()].data[i * kWidth + j] = i == j ? value : 0;
-        }
-      }
-    };
-    diagonal(attention.blocks(0).query(), 32);
-    diagonal(attention.blocks(0).key(), 16);
-    Tensor& table = random_model.tensors["item.table"];
-    for (int64_t i = 0; i < table.size; ++i) table.data[i] = std::round(table.data[i]);
-    const std::unique_ptr<Model> model = CreateModel(random_model);
-    ASSERT_NE(model, nullptr);
-    for (const int length : {0, 1, 2, 17, kMaxLength}) {
-      SCOPED_TRACE(::testing::Message() << "pads " << pads << ", length " << length);
-      FeatureBatch batch = RandomBatch(random_model, {.candidates = 1, .lengths = {length}}, 11);
-      for (float& price : batch.columns[1].values) price = std::round(price);
-      CompareWithReference(random_model, *model, batch);
-    }
+    CompareWholeNumbers({.width = kWidth, .heads = 3, .wiring = Attention::BARE, .pads = pads}, 32, 16, 0);
+  }
+}
+
+// Of elu + 1 of such numbers nothing would be left in float.
+TEST(PaddedAttentionScoresTest, LinearKernelOfNegativeNumbers) {
+  for (const bool causal : {false, true}) {
+    const Options options{.width = kWidth,
+                          .heads = 3,
+                          .wiring = Attention::BARE,
+                          .causal = causal,
+                          .pads = Attention::MASKED,
+                          .linear = true};
+    CompareWholeNumbers(options, 8, 8, -120);
+    CompareWholeNumbers(options, 8, -8, -120);
+    CompareWholeNumbers(options, 300, 200, 0);
   }
 }
 
