@@ -12,9 +12,8 @@
 namespace dinghy::reference {
 namespace {
 
-constexpr double kTolerance = 1e-5;
-
-void ExpectNear(const std::string& what, const Matrix& expected, absl::Span<const float> got) {
+void ExpectNear(const std::string& what, const Matrix& expected, absl::Span<const float> got,
+                double tolerance) {
   size_t size = 0;
   double magnitude = 1;
   for (const Row& row : expected) {
@@ -25,8 +24,7 @@ void ExpectNear(const std::string& what, const Matrix& expected, absl::Span<cons
   size_t i = 0;
   for (size_t r = 0; r < expected.size(); ++r) {
     for (size_t j = 0; j < expected[r].size(); ++j, ++i) {
-      ASSERT_NEAR(got[i], expected[r][j], kTolerance * magnitude)
-          << what << ", row " << r << ", column " << j;
+      ASSERT_NEAR(got[i], expected[r][j], tolerance * magnitude) << what << ", row " << r << ", column " << j;
     }
   }
 }
@@ -39,7 +37,8 @@ std::unique_ptr<Model> CreateModel(const RandomModel& random_model) {
   return model.ok() ? *std::move(model) : nullptr;
 }
 
-void CompareWithReference(const RandomModel& random_model, const Model& model, const FeatureBatch& batch) {
+void CompareWithReference(const RandomModel& random_model, const Model& model, const FeatureBatch& batch,
+                          double tolerance) {
   const v1::BundleManifest& manifest = random_model.manifest;
   const ReferenceResult expected = RunReferenceModel(manifest, random_model.tensors, batch);
   ModelScoreOptions options;
@@ -53,7 +52,7 @@ void CompareWithReference(const RandomModel& random_model, const Model& model, c
   for (const NamedValues& named : outputs.debug) {
     const Matrix& matrix = expected.values.at(named.name);
     EXPECT_EQ(named.rows, matrix.size()) << named.name;
-    ExpectNear("value " + named.name, matrix, named.values);
+    ExpectNear("value " + named.name, matrix, named.values, tolerance);
   }
   for (const AttentionWeights& attention : outputs.attention) {
     const std::string& name = manifest.layers(attention.layer).name();
@@ -61,13 +60,13 @@ void CompareWithReference(const RandomModel& random_model, const Model& model, c
     if (expected.attention.count(name) != 0) weights = expected.attention.at(name);
     // One row a candidate, even where the query is the user's.
     if (!weights.empty()) weights.resize(batch.candidates, weights[0]);
-    ExpectNear("attention " + name, weights, attention.weights);
+    ExpectNear("attention " + name, weights, attention.weights, tolerance);
     EXPECT_GE(attention.sequence, 0);
   }
   ASSERT_EQ(outputs.scores.size(), expected.scores.size());
   for (size_t o = 0; o < outputs.scores.size(); ++o) {
     ExpectNear("output " + manifest.outputs(static_cast<int>(o)).name(), {expected.scores[o]},
-               outputs.scores[o]);
+               outputs.scores[o], tolerance);
   }
 }
 

@@ -16,9 +16,10 @@ namespace dinghy::reference {
 // Fails the test and returns null where Model::Create does not succeed.
 std::unique_ptr<Model> CreateModel(const RandomModel& random_model);
 
-// Expects each value within 1e-5 of the reference, times the largest absolute value of its matrix (at least
-// 1).
-void CompareWithReference(const RandomModel& random_model, const Model& model, const FeatureBatch& batch);
+// Expects each value within `tolerance` of the reference, times the largest absolute value of its matrix (at
+// least 1).
+void CompareWithReference(const RandomModel& random_model, const Model& model, const FeatureBatch& batch,
+                          double tolerance = 1e-5);
 
 }  // namespace dinghy::reference
 

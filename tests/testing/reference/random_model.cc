@@ -140,6 +140,34 @@ v1::DinScore RandomModel::MakeDin(const std::string& prefix, const std::vector<v
   return din;
 }
 
+v1::AdditiveScore RandomModel::MakeAdditive(const std::string& prefix, int query_width, int key_width,
+                                            int hidden, v1::Activation activation, bool bias) {
+  v1::AdditiveScore out;
+  out.set_query_weight(
+      AddTensor(prefix + ".query_weight", {hidden, query_width}, 1.0 / std::sqrt(query_width)));
+  out.set_key_weight(AddTensor(prefix + ".key_weight", {hidden, key_width}, 1.0 / std::sqrt(key_width)));
+  out.set_bias(bias ? AddTensor(prefix + ".bias", {hidden}, 0.2) : "");
+  out.set_vector(AddTensor(prefix + ".vector", {hidden}, 1.0 / std::sqrt(hidden)));
+  out.set_activation(activation);
+  return out;
+}
+
+v1::BilinearScore RandomModel::MakeBilinear(const std::string& prefix, int query_width, int key_width) {
+  v1::BilinearScore out;
+  out.set_weight(
+      AddTensor(prefix + ".weight", {query_width, key_width}, 1.0 / std::sqrt(query_width * key_width)));
+  return out;
+}
+
+v1::LatentKeyValue RandomModel::MakeLatent(const std::string& prefix, int query_width, int latent_width,
+                                           int value_width) {
+  v1::LatentKeyValue out;
+  const double scale = 1.0 / std::sqrt(latent_width);
+  out.set_key_up(AddTensor(prefix + ".key_up", {query_width, latent_width}, scale));
+  out.set_value_up(AddTensor(prefix + ".value_up", {value_width, latent_width}, scale));
+  return out;
+}
+
 v1::SelfAttention RandomModel::MakeSelfAttention(const std::string& prefix,
                                                  const SelfAttentionOptions& options) {
   v1::SelfAttention out;

@@ -54,6 +54,11 @@ class RandomModel {
                                           bool shared_alpha = false, bool norm = true);
   v1::DinScore MakeDin(const std::string& prefix, const std::vector<v1::DinScore::Part>& parts, int width,
                        const std::vector<int>& hidden);
+  v1::AdditiveScore MakeAdditive(const std::string& prefix, int query_width, int key_width, int hidden,
+                                 v1::Activation activation, bool bias = true);
+  v1::BilinearScore MakeBilinear(const std::string& prefix, int query_width, int key_width);
+  v1::LatentKeyValue MakeLatent(const std::string& prefix, int query_width, int latent_width,
+                                int value_width);
   struct SelfAttentionOptions {
     int width = 0;
     int heads = 1;

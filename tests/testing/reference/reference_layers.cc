@@ -112,27 +112,6 @@ void Softmax(Row& x) {
   for (double& value : x) value /= sum;
 }
 
-Row AttentionWeights(const TargetAttention& attention, const Row& query, const Matrix& keys) {
-  Row weights;
-  for (const Row& key : keys) {
-    Row difference, product;
-    for (size_t i = 0; i < query.size(); ++i) {
-      difference.push_back(query.at(i) - key.at(i));
-      product.push_back(query.at(i) * key.at(i));
-    }
-    std::vector<Row> parts;
-    for (const v1::DinScore::Part part : attention.parts) {
-      parts.push_back(part == v1::DinScore::QUERY        ? query
-                      : part == v1::DinScore::KEY        ? key
-                      : part == v1::DinScore::DIFFERENCE ? difference
-                                                         : product);
-    }
-    weights.push_back(Mlp(attention.layers, Concat(parts)).at(0) * attention.scale);
-  }
-  if (attention.softmax) Softmax(weights);
-  return weights;
-}
-
 Row WeightedSum(const Row& weights, const Matrix& values, int width) {
   Row out(width, 0.0);
   for (size_t i = 0; i < values.size(); ++i) {

@@ -51,14 +51,6 @@ Row LayerNorm(const Norm& norm, const Row& x);
 
 void Softmax(Row& x);
 
-struct TargetAttention {
-  std::vector<v1::DinScore::Part> parts;
-  std::vector<DenseLayer> layers;
-  bool softmax = false;
-  double scale = 1;
-};
-// The weights of one query over the keys, after normalisation.
-Row AttentionWeights(const TargetAttention& attention, const Row& query, const Matrix& keys);
 // Sum of weight * value over the behaviors; `width` zeros if there are none.
 Row WeightedSum(const Row& weights, const Matrix& values, int width);
 

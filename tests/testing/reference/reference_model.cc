@@ -7,6 +7,7 @@
 #include "google/protobuf/repeated_ptr_field.h"
 #include "tests/testing/reference/reference_layers.h"
 #include "tests/testing/reference/reference_self_attention.h"
+#include "tests/testing/reference/reference_target_attention.h"
 
 namespace dinghy::reference {
 namespace {
@@ -356,24 +357,77 @@ class Interpreter {
     return x;
   }
 
+  // Of a TargetAttention or a branch of its `auto`.
+  template <class Message>
+  ScoreFunction ReadScore(const Message& message) const {
+    ScoreFunction out{.kind = ScoreFunction::kDot, .scale = message.scale()};
+    if (message.has_din()) {
+      out.kind = ScoreFunction::kDin;
+      for (const int part : message.din().parts()) {
+        out.parts.push_back(static_cast<v1::DinScore::Part>(part));
+      }
+      out.layers = ReadDenses(message.din().layers());
+      out.query_zeros = static_cast<int>(message.din().query_zeros());
+    } else if (message.has_additive()) {
+      out.kind = ScoreFunction::kAdditive;
+      out.query_weight = ReadMatrix(message.additive().query_weight());
+      out.key_weight = ReadMatrix(message.additive().key_weight());
+      if (!message.additive().bias().empty()) out.bias = ReadRow(message.additive().bias(), 0);
+      out.vector = ReadRow(message.additive().vector(), 0);
+      out.activation = message.additive().activation();
+    } else if (message.has_bilinear()) {
+      out.kind = ScoreFunction::kBilinear;
+      out.weight = ReadMatrix(message.bilinear().weight());
+    }
+    return out;
+  }
+
+  TargetAttention ReadTargetAttention(const v1::TargetAttention& message, int sequence,
+                                      const Row& pad) const {
+    TargetAttention out{.score = ReadScore(message), .normalization = message.normalization()};
+    if (message.has_linear()) out.score.kind = ScoreFunction::kLinear;
+    if (message.has_auto_()) {
+      const bool is_short = batch_.full_lengths.at(sequence) <= static_cast<int>(message.auto_().max_short());
+      out.score = ReadScore(is_short ? message.auto_().short_history() : message.auto_().long_history());
+      out.score.scale *= message.scale();
+    }
+    if (message.has_heads()) out.heads = static_cast<int>(message.heads());
+    out.key_value_heads =
+        message.has_key_value_heads() ? static_cast<int>(message.key_value_heads()) : out.heads;
+    if (message.has_latent()) {
+      out.key_up = ReadMatrix(message.latent().key_up());
+      out.value_up = ReadMatrix(message.latent().value_up());
+    }
+    out.windows.assign(message.windows().sizes().begin(), message.windows().sizes().end());
+    out.windows_from_newest = message.windows().origin() == v1::FROM_NEWEST;
+    out.pad_value = pad;
+    out.empty_is_pad_value = message.empty() == v1::PAD_VALUE;
+    if (message.has_mask()) {
+      const int pads =
+          static_cast<int>(manifest_.sequences(sequence).max_length()) - batch_.sequence_lengths.at(sequence);
+      out.masks.assign(pads, message.mask());
+    }
+    return out;
+  }
+
   LevelRows RunTargetAttention(const v1::Layer& layer) {
     const v1::TargetAttention& message = layer.target_attention();
-    TargetAttention attention;
-    for (const int part : message.din().parts()) {
-      attention.parts.push_back(static_cast<v1::DinScore::Part>(part));
-    }
-    attention.layers = ReadDenses(message.din().layers());
-    attention.softmax = message.normalization() == v1::TargetAttention::SOFTMAX;
-    attention.scale = message.scale();
     const LevelRows queries = Concatenate(message.query());
     const LevelRows keys = Concatenate(message.keys());
     const LevelRows values = Concatenate(message.values());
     const Matrix real_keys = Real(keys), real_values = Real(values);
-    return ForEachRow(queries, values.width, [&](const Row& query) {
-      const Row weights = AttentionWeights(attention, query, real_keys);
-      result_.attention[layer.name()].push_back(weights);
-      return WeightedSum(weights, real_values, values.width);
-    });
+    const std::vector<bool> real = IsReal(values);
+    const auto pad = std::find(real.begin(), real.end(), false);
+    const TargetAttention attention = ReadTargetAttention(
+        message, keys.sequence, pad == real.end() ? Row() : values.rows.at(pad - real.begin()));
+    LevelRows out{.rows = {}, .user = queries.user, .width = 0};
+    for (const Row& query : queries.rows) {
+      const Pooled pooled = Attend(attention, query, real_keys, real_values, values.width);
+      out.rows.push_back(pooled.value);
+      out.width = static_cast<int>(pooled.value.size());
+      result_.attention[layer.name()].push_back(pooled.weights);
+    }
+    return out;
   }
 
   const v1::BundleManifest& manifest_;
