@@ -168,7 +168,9 @@ std::vector<Fault> Faults() {
       {"MaskWithoutPads", "MaskNear",
        [](RandomModel& m, Attention&) { m.manifest.mutable_sequences(1)->set_pad(v1::Sequence::NONE); },
        "mask: expected pad LEFT or RIGHT of sequence \"clicks\", got NONE"},
-      {"EmptyWithoutPads", "Dot", [](RandomModel&, Attention& a) { a.set_empty(v1::PAD_VALUE); }, "?"},
+      {"EmptyWithoutPads", "Dot", [](RandomModel&, Attention& a) { a.set_empty(v1::PAD_VALUE); },
+       "values: expected inputs that pad behaviors have, got \"values\", whose sequence \"clicks\" has pad "
+       "NONE"},
   };
 }
 
@@ -184,7 +186,7 @@ TEST_P(TargetAttentionErrorsTest, SaysWhatIsWrong) {
       Model::Create(random_model.manifest, random_model.tensors);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(model.status().message(), "layer \"interest\": " + GetParam().message);
+  EXPECT_EQ(std::string(model.status().message()), "layer \"interest\": " + GetParam().message);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TargetAttentionErrorsTest, ::testing::ValuesIn(Faults()),
