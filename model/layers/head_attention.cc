@@ -74,26 +74,17 @@ void HeadAttention::RunSoftmax(float* q, const float* k, const float* v, const H
 void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, float* scores) const {
   const int64_t padded = BucketRows(rows.rows);
   const int64_t window = options_.window > 0 ? options_.window : rows.rows + rows.pads;
-  int64_t begin = std::max<int64_t>(0, r - window + 1);
+  const int64_t begin = std::max<int64_t>(0, r - window + 1);
   const int64_t end = options_.causal ? r + 1 : std::min(rows.rows, r + window);
-  // Real row r has the pads before it at distances r, r + 1, ...; the pad row is alike whatever pads it sees.
-  const int64_t pads = rows.pads == 0 ? 0 : r == 0 ? 1 : std::clamp<int64_t>(window - r, 0, rows.pads);
-  if (pads > 0 && r > 0) {
-    // The pad row's score stands beside the others while they become weights; then it counts `pads` times.
-    begin = std::max<int64_t>(begin, 1);
-    scores[begin - 1] = scores[0];
-    ops::Softmax(scores + begin - 1, end - begin + 1);
-    const float pad = scores[begin - 1];
-    const float scale = 1.0f / (1.0f + static_cast<float>(pads - 1) * pad);
-    ops::Scale(scale, scores + begin, end - begin);
-    std::fill(scores, scores + begin, 0.0f);
-    scores[0] = static_cast<float>(pads) * pad * scale;
-  } else {
-    if (rows.pads > 0 && r > 0) begin = std::max<int64_t>(begin, 1);
-    ops::Softmax(scores + begin, end - begin);
-    std::fill(scores, scores + begin, 0.0f);
-  }
+  ops::Softmax(scores + begin, end - begin);
+  std::fill(scores, scores + begin, 0.0f);
   std::fill(scores + end, scores + padded, 0.0f);
+  // Real row r has the pads before it at distances r, r + 1, ...; the pad row is alike however many it sees.
+  const int64_t pads = r > 0 ? std::clamp<int64_t>(window - r, 0, rows.pads) : 0;
+  if (pads > 1) {
+    ops::Scale(1.0f / (1.0f + static_cast<float>(pads - 1) * scores[0]), scores, end);
+    scores[0] *= static_cast<float>(pads);
+  }
 }
 
 // Running sums S = sum of f(k)^T v, [head width, value width], and z = sum of f(k): no weights are ever made.

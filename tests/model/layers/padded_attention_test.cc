@@ -93,7 +93,9 @@ std::vector<Named> AllPositions(const Pads& pads, const Options& options) {
     learned.positions = kPositions;
     learned.origin = origin;
     if (origin == v1::FROM_SLOT) learned.first_row = 1;
-    if (pad_row) learned.pad_row = 0;
+    // Where pads are ZEROED it may be there too, and does nothing.
+    const bool zeroed = pads.pads == Attention::ZEROED && origin != v1::FROM_OLDEST;
+    if (pad_row || zeroed) learned.pad_row = 0;
   }
   if (pad_row) return out;
   for (const auto origin : {v1::FROM_OLDEST, v1::FROM_NEWEST}) {
