@@ -229,10 +229,10 @@ class TargetAttention(nn.Module):
 
 
 class AutoTargetAttention(TargetAttention):
-    """DIN's activation unit over histories of up to max_short behaviors, and the scaled dot product over longer ones.
+    """DIN's activation unit over histories of up to max_short behaviors, and q^T W k / sqrt(width) over longer ones.
 
-    Both are trained together, each by the histories that it will be used for. Over a long history the dot product
-    (Vaswani et al., 2017) costs no more than the pooling.
+    Both are trained together, each by the histories that it will be used for. Over a long history the bilinear score
+    (Luong et al., 2015), which starts as the scaled dot product, costs no more than the pooling.
     """
 
     def __init__(self, width, max_short, hidden=(64, 32), activation="SIGMOID", normalization="NONE", scale=1.0):
@@ -240,12 +240,13 @@ class AutoTargetAttention(TargetAttention):
         if max_short < 1:
             raise ValueError(f"target attention max_short: expected 1 or more, got {max_short}")
         self.max_short = max_short
+        self.long = nn.Parameter(torch.eye(width))
         self.long_scale = 1 / math.sqrt(width)
 
     def scores(self, query, keys, mask):
         short = mask.sum(1) <= self.max_short
         by_unit = super().scores(query, keys, mask)
-        by_product = keys @ query.transpose(1, 2) * self.long_scale
+        by_product = keys @ (query @ self.long).transpose(1, 2) * self.long_scale
         return torch.where(short[:, None, None], by_unit, by_product)
 
 

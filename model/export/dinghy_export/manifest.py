@@ -101,7 +101,7 @@ def _score(name, module):
     return {"auto": {
         "maxShort": module.max_short,
         "shortHistory": {**din, "scale": 1.0},
-        "longHistory": {"dot": {}, "scale": module.long_scale},
+        "longHistory": {"bilinear": {"weight": f"{name}.long"}, "scale": module.long_scale},
     }}
 
 

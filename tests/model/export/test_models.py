@@ -125,13 +125,14 @@ class LayerTest(unittest.TestCase):
     def test_auto_takes_the_score_of_the_length(self):
         layer = AutoTargetAttention(6, max_short=3, hidden=(5,), normalization="SOFTMAX", scale=0.5)
         unit = TargetAttention(6, hidden=(5,), normalization="SOFTMAX", scale=0.5)
-        unit.load_state_dict(layer.state_dict())
+        unit.load_state_dict(layer.state_dict(), strict=False)
+        torch.nn.init.normal_(layer.long)
         query, keys, lengths = torch.randn(4, 2, 6), torch.randn(4, 5, 6), [0, 3, 4, 5]
         mask = torch.arange(5) < torch.tensor(lengths)[:, None]
         result, by_unit = layer(query, keys, keys, mask), unit(query, keys, keys, mask)
         torch.testing.assert_close(result[:2], by_unit[:2], rtol=0, atol=0)
         for b in (2, 3):
-            weights = torch.softmax(query[b] @ keys[b, :lengths[b]].t() / math.sqrt(6) * 0.5, 1)
+            weights = torch.softmax(query[b] @ layer.long @ keys[b, :lengths[b]].t() / math.sqrt(6) * 0.5, 1)
             torch.testing.assert_close(result[b], weights @ keys[b, :lengths[b]], rtol=1e-5, atol=1e-5)
             self.assertGreater((result[b] - by_unit[b]).abs().max(), 0.01)
 
