@@ -5,9 +5,11 @@
 //   W [q, k, q-k, q*k] = (Wq + Wd) q + (Wk - Wd) k + Wp (q * k):
 // of query q it is one GEMM of the keys with diag(q) Wp^T + (Wk - Wd)^T, and (Wq + Wd) q + b is its bias.
 //
-// Every query has GEMMs of the same shapes, which only the history's bucket decides.
+// Where the machine and the activations allow, one fused kernel (ops::PairMlp) runs the whole MLP; else it is
+// GEMMs of oneDNN, of shapes that only the history's bucket decides.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "model/layers/history_buckets.h"
 #include "model/layers/split_linear.h"
 #include "model/ops/gemm.h"
+#include "model/ops/pair_mlp.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
@@ -33,8 +36,10 @@ struct DinParts {
   int64_t parameters = 0;
   bool has_product = false;
   SplitLinear query_part;
-  std::vector<float> key_weight;                  // (Wk - Wd)^T, [width, first width]
-  std::vector<float> product_weight;              // Wp^T, [width, first width]
+  int64_t stride = 0;                   // of the two weights below; at least the first layer's width
+  std::vector<float> key_weight;        // (Wk - Wd)^T, [width, stride]
+  std::vector<float> product_weight;    // Wp^T, [width, stride]
+  std::unique_ptr<ops::PairMlp> fused;  // null: oneDNN's products, in `first` and the steps
   std::vector<std::unique_ptr<ops::Gemm>> first;  // by bucket
   std::vector<Step> steps;
 };
@@ -128,16 +133,17 @@ absl::Status SplitFirstLayer(const v1::DinScore& din, const std::string& field, 
   if (!parts.ok()) return parts.status();
   const int64_t query_width = out.query.width();
   std::vector<float> query_weight(first.out * query_width);
-  out.key_weight.resize(out.width * first.out);
-  out.product_weight.resize(out.width * first.out);
+  out.stride = out.fused != nullptr ? out.fused->first_stride() : first.out;
+  out.key_weight.resize(out.width * out.stride);
+  out.product_weight.resize(out.width * out.stride);
   out.has_product = parts->product != nullptr;
   for (int64_t n = 0; n < first.out; ++n) {
     for (int64_t k = 0; k < out.width; ++k) {
       const int64_t from = n * first.in + k;
       if (k < query_width)
         query_weight[n * query_width + k] = Combine(parts->query, parts->difference, 1, from);
-      out.key_weight[k * first.out + n] = Combine(parts->key, parts->difference, -1, from);
-      out.product_weight[k * first.out + n] = out.has_product ? parts->product[from] : 0.0f;
+      out.key_weight[k * out.stride + n] = Combine(parts->key, parts->difference, -1, from);
+      out.product_weight[k * out.stride + n] = out.has_product ? parts->product[from] : 0.0f;
     }
   }
   absl::StatusOr<SplitLinear> query_part = SplitLinear::Create(
@@ -146,6 +152,53 @@ absl::Status SplitFirstLayer(const v1::DinScore& din, const std::string& field, 
   if (!query_part.ok()) return query_part.status();
   out.query_part = *std::move(query_part);
   return absl::OkStatus();
+}
+
+// The kernel's word for an activation, if it has one.
+std::optional<ops::PairActivation> FusedActivation(v1::Activation kind) {
+  switch (kind) {
+    case v1::LINEAR:
+      return ops::PairActivation::kLinear;
+    case v1::RELU:
+      return ops::PairActivation::kRelu;
+    case v1::SIGMOID:
+      return ops::PairActivation::kSigmoid;
+    case v1::TANH:
+      return ops::PairActivation::kTanh;
+    case v1::SILU:
+      return ops::PairActivation::kSilu;
+    case v1::PRELU:
+      return ops::PairActivation::kPrelu;
+    case v1::DICE:
+      return ops::PairActivation::kDice;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Null where the kernel does not take these layers, or the machine has none. The last layer's activation is
+// not its.
+std::unique_ptr<ops::PairMlp> CreateFused(const std::vector<Step>& steps, int64_t width) {
+  std::vector<ops::PairMlp::Layer> layers;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const DenseWeights& weights = steps[i].weights;
+    const Activation& activation = weights.activation;
+    const bool last = i + 1 == steps.size();
+    const std::optional<ops::PairActivation> kind = FusedActivation(last ? v1::LINEAR : activation.kind);
+    if (!kind.has_value()) return nullptr;
+    ops::PairMlp::Layer layer{.in = i == 0 ? width : weights.in, .out = weights.out, .activation = *kind};
+    if (i > 0) {
+      layer.weight = weights.weight.data();
+      layer.bias = weights.bias_or_null();
+    }
+    if (!activation.alpha.empty()) layer.alpha = activation.alpha.data();
+    if (!activation.norm_scale.empty()) {
+      layer.norm_scale = activation.norm_scale.data();
+      layer.norm_shift = activation.norm_shift.data();
+    }
+    layers.push_back(layer);
+  }
+  return ops::PairMlp::Create(layers);
 }
 
 absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& out) {
@@ -188,9 +241,16 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
   const float* weight = parts_.key_weight.data();
   if (parts_.has_product) {
     const float* query = prepared.query.data + q * prepared.query.stride;
-    float* pair_weight = scratch.Floats(parts_.width * first.out);
-    ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, first.out);
+    float* pair_weight = scratch.Floats(parts_.width * parts_.stride);
+    ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, parts_.stride);
     weight = pair_weight;
+  }
+  const DenseWeights& last = steps.back().weights;
+  if (parts_.fused != nullptr) {
+    parts_.fused->Run(prepared.keys, parts_.width, length, weight, prepared.base + q * first.out, scores,
+                      scratch);
+    last.activation.Apply(scores, length);
+    return;
   }
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
   float* x = one ? scores : scratch.Floats(rows * first.out);
@@ -204,7 +264,6 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
     x = y;
   }
   if (one) return;
-  const DenseWeights& last = steps.back().weights;
   const float bias = !last.bias.empty() ? last.bias[0] : 0.0f;
   for (int64_t r = 0; r < length; ++r)
     scores[r] = ops::Dot(x + r * last.in, last.weight.data(), last.in) + bias;
@@ -254,8 +313,13 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
     return scope.Error(field, ".layers[", din.layers_size() - 1,
                        "]: expected width 1 of the last layer, got ", in);
   }
+  out.fused = CreateFused(out.steps, out.width);
   if (absl::Status status = SplitFirstLayer(din, field, scope, out); !status.ok()) return status;
-  if (absl::Status status = CreatePrimitives(options.max_length, scope, out); !status.ok()) return status;
+  if (out.fused != nullptr) {
+    scope.AddChoice("fused");
+  } else if (absl::Status status = CreatePrimitives(options.max_length, scope, out); !status.ok()) {
+    return status;
+  }
   return std::make_unique<DinScore>(std::move(out));
 }
 

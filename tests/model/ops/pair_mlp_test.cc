@@ -1,0 +1,182 @@
+#include "model/ops/pair_mlp.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/ops/vector_math.h"
+#include "tests/model/ops/random_floats.h"
+
+namespace dinghy::ops {
+namespace {
+
+struct Weights {
+  int64_t in, out;
+  PairActivation activation;
+  std::vector<float> weight, bias, alpha, scale, shift;
+};
+
+double Apply(const Weights& layer, int64_t j, double x) {
+  const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+  switch (layer.activation) {
+    case PairActivation::kLinear:
+      return x;
+    case PairActivation::kRelu:
+      return std::max(0.0, x);
+    case PairActivation::kSigmoid:
+      return sigmoid(x);
+    case PairActivation::kTanh:
+      return std::tanh(x);
+    case PairActivation::kSilu:
+      return x * sigmoid(x);
+    case PairActivation::kPrelu:
+      return x > 0 ? x : layer.alpha[j] * x;
+    case PairActivation::kDice: {
+      const double p = sigmoid(x * layer.scale[j] + layer.shift[j]);
+      return p * x + layer.alpha[j] * (1 - p) * x;
+    }
+  }
+  return x;
+}
+
+std::vector<double> RunLayer(const Weights& layer, const std::vector<double>& x) {
+  std::vector<double> out;
+  for (int64_t j = 0; j < layer.out; ++j) {
+    double sum = layer.bias[j];
+    for (int64_t k = 0; k < layer.in; ++k) sum += layer.weight[j * layer.in + k] * x[k];
+    out.push_back(Apply(layer, j, sum));
+  }
+  return out;
+}
+
+class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
+ protected:
+  // Layers of these widths, the input's first, with the last one linear.
+  void MakeLayers(const std::vector<int64_t>& widths, uint32_t seed) {
+    RandomFloats random(seed);
+    layers_.clear();
+    for (size_t i = 0; i + 1 < widths.size(); ++i) {
+      const int64_t in = widths[i], out = widths[i + 1];
+      const float size = 2 / std::sqrt(static_cast<float>(in));
+      layers_.push_back({.in = in,
+                         .out = out,
+                         .activation = i + 2 == widths.size() ? PairActivation::kLinear : GetParam(),
+                         .weight = random(in * out, -size, size),
+                         .bias = random(out, -1, 1),
+                         .alpha = random(out, -1, 1),
+                         .scale = random(out, -2, 2),
+                         .shift = random(out, -1, 1)});
+    }
+    std::vector<PairMlp::Layer> layers;
+    for (const Weights& layer : layers_) {
+      layers.push_back({.in = layer.in,
+                        .out = layer.out,
+                        .weight = layer.weight.data(),
+                        .bias = layer.bias.data(),
+                        .activation = layer.activation,
+                        .alpha = layer.alpha.data(),
+                        .norm_scale = layer.scale.data(),
+                        .norm_shift = layer.shift.data()});
+    }
+    mlp_ = PairMlp::Create(layers);
+    if (mlp_ == nullptr) return;
+    // The first layer's weight as a query brings it.
+    const Weights& first = layers_[0];
+    const int64_t stride = mlp_->first_stride();
+    weight_.assign(first.in * stride, 0.0f);
+    base_.assign(stride, NAN);  // any number behind the layer's width
+    for (int64_t n = 0; n < first.out; ++n) {
+      base_[n] = first.bias[n];
+      for (int64_t k = 0; k < first.in; ++k) weight_[k * stride + n] = first.weight[n * first.in + k];
+    }
+  }
+
+  std::vector<float> Scores(const float* keys, int64_t rows) {
+    std::vector<float> scores(rows + 1, 12345.0f);
+    mlp_->Run(keys, layers_[0].in, rows, weight_.data(), base_.data(), scores.data(), scratch_);
+    EXPECT_EQ(scores.back(), 12345.0f);
+    scores.pop_back();
+    return scores;
+  }
+
+  std::vector<Weights> layers_;
+  std::unique_ptr<PairMlp> mlp_;
+  std::vector<float> weight_, base_;
+  Scratch scratch_;
+};
+
+TEST_P(PairMlpTest, MatchesTheDefinition) {
+  for (const std::vector<int64_t>& widths : std::vector<std::vector<int64_t>>{{1, 1, 1},
+                                                                              {7, 9, 1},
+                                                                              {16, 8, 1},
+                                                                              {64, 80, 40, 1},
+                                                                              {63, 65, 17, 1},
+                                                                              {12, 112, 33, 1},
+                                                                              {10, 24, 56, 72, 1},
+                                                                              {5, 130, 3, 1}}) {
+    MakeLayers(widths, static_cast<uint32_t>(widths[1]));
+    if (mlp_ == nullptr) GTEST_SKIP() << "no AVX2";
+    for (const int64_t rows : {0, 1, 2, 3, 5, 7, 16, 17, 39, 40, 41, 63, 64, 65, 200}) {
+      const std::vector<float> keys = RandomFloats(static_cast<uint32_t>(rows))(rows * widths[0], -2, 2);
+      const std::vector<float> scores = Scores(keys.data(), rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        std::vector<double> x(keys.begin() + r * widths[0], keys.begin() + (r + 1) * widths[0]);
+        for (const Weights& layer : layers_) x = RunLayer(layer, x);
+        ASSERT_NEAR(scores[r], x[0], 1e-5) << "row " << r << " of " << rows << ", first width " << widths[1];
+      }
+    }
+  }
+}
+
+// Which tile and block a row falls into does not show.
+TEST_P(PairMlpTest, BitsDoNotDependOnThePosition) {
+  MakeLayers({33, 80, 40, 1}, 3);
+  if (mlp_ == nullptr) GTEST_SKIP() << "no AVX2";
+  const std::vector<float> keys = RandomFloats(5)(101 * 33, -2, 2);
+  const std::vector<float> all = Scores(keys.data(), 101);
+  for (int64_t begin = 0; begin < 101; begin += 7) {
+    for (const int64_t rows : {1, 2, 6, 11, 44}) {
+      if (begin + rows > 101) continue;
+      const std::vector<float> some = Scores(keys.data() + begin * 33, rows);
+      for (int64_t r = 0; r < rows; ++r)
+        ASSERT_EQ(Bits(some[r]), Bits(all[begin + r])) << begin << " " << rows;
+    }
+  }
+}
+
+TEST_P(PairMlpTest, StaysFiniteFarOut) {
+  MakeLayers({4, 20, 3, 1}, 4);
+  if (mlp_ == nullptr) GTEST_SKIP() << "no AVX2";
+  for (const float size : {1e3f, 1e6f, 1e12f}) {
+    const std::vector<float> keys = {size, -size, size, size, -size, size, -size, -size};
+    for (const float score : Scores(keys.data(), 2)) EXPECT_TRUE(std::isfinite(score)) << size;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, PairMlpTest,
+                         ::testing::Values(PairActivation::kLinear, PairActivation::kRelu,
+                                           PairActivation::kSigmoid, PairActivation::kTanh,
+                                           PairActivation::kSilu, PairActivation::kPrelu,
+                                           PairActivation::kDice));
+
+// The kernel's sigmoid within the bound that it states: one layer that passes x through, then a weight of
+// one.
+TEST(PairMlpSigmoidTest, IsWithinItsBound) {
+  const float one = 1, zero = 0;
+  const auto mlp = PairMlp::Create({{.in = 1, .out = 1, .activation = PairActivation::kSigmoid},
+                                    {.in = 1, .out = 1, .weight = &one, .bias = &zero}});
+  if (mlp == nullptr) GTEST_SKIP() << "no AVX2";
+  std::vector<float> x = {0, -0.0f, 1e4f, -1e4f, 87, -87, 88, -88, 1e30f, -1e30f};
+  for (int i = -200'000; i <= 200'000; ++i) x.push_back(static_cast<float>(i) * 5e-4f);
+  std::vector<float> weight(mlp->first_stride(), 0.0f), base(mlp->first_stride(), 0.0f), y(x.size());
+  weight[0] = 1;
+  Scratch scratch;
+  mlp->Run(x.data(), 1, static_cast<int64_t>(x.size()), weight.data(), base.data(), y.data(), scratch);
+  for (size_t i = 0; i < x.size(); ++i)
+    ASSERT_NEAR(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i]))), 8e-7) << x[i];
+}
+
+}  // namespace
+}  // namespace dinghy::ops
