@@ -72,17 +72,6 @@ void SetLine(RandomModel& m, const std::vector<double>& x, const std::vector<dou
   line.mutable_x()->Add(x.begin(), x.end());
   line.mutable_y()->Add(y.begin(), y.end());
 }
-void PadLeft(RandomModel& m) {
-  m.manifest.mutable_sequences(0)->set_pad(v1::Sequence::LEFT);
-  m.manifest.mutable_features(2)->mutable_id()->set_pad_row(0);
-}
-void SetSinusoidal(v1::SelfAttention& attention) {
-  v1::SinusoidalPositions& positions = *attention.mutable_sinusoidal();
-  positions.set_origin(v1::FROM_OLDEST);
-  positions.set_first(0);
-  positions.set_base(10000);
-  positions.set_layout(v1::SinusoidalPositions::HALVES);
-}
 
 std::vector<Fault> Faults() {
   return {
@@ -355,89 +344,6 @@ std::vector<Fault> Faults() {
          SetLine(m, {0.5, 0.5}, {0.3, 0.4});
        },
        {"output \"click\": piecewise_linear.x[1]: expected above 0.5 and below 1, got 0.5"}},
-      // Pads.
-      {"PadRowMissing",
-       [](RandomModel& m) { m.manifest.mutable_sequences(0)->set_pad(v1::Sequence::LEFT); },
-       {"feature \"clicks.item\": id.pad_row: expected one, since the sequence is padded, got nothing"}},
-      {"PadRowBeyondTable",
-       [](RandomModel& m) {
-         PadLeft(m);
-         m.manifest.mutable_features(2)->mutable_id()->set_pad_row(30);
-       },
-       {"feature \"clicks.item\": id.pad_row: expected a row of the table, which has 30, got 30"}},
-      {"PadsUnsaid",
-       [](RandomModel& m) { PadLeft(m); },
-       {"layer \"history\": pads: expected MASKED, ATTENDED or ZEROED"}},
-      {"PadsAttendedNotCausal",
-       [](RandomModel& m) {
-         PadLeft(m);
-         History(m).set_pads(v1::SelfAttention::ATTENDED);
-         History(m).set_causal(false);
-       },
-       {"layer \"history\": pads: expected pad LEFT of sequence \"clicks\" and causal for ATTENDED",
-        "got causal false"}},
-      {"PadsAttendedWithoutPads",
-       [](RandomModel& m) { History(m).set_pads(v1::SelfAttention::ZEROED); },
-       {"layer \"history\": pads: expected pad LEFT", "for ZEROED", "got pad NONE"}},
-      {"PadPositionMissing",
-       [](RandomModel& m) {
-         PadLeft(m);
-         History(m).set_pads(v1::SelfAttention::ATTENDED);
-       },
-       {"layer \"history\": positions.pad_row: expected a row, since pads are ATTENDED, got nothing"}},
-      {"SlotWithoutPads",
-       [](RandomModel& m) { History(m).mutable_positions()->set_origin(v1::FROM_SLOT); },
-       {"layer \"history\": positions.origin: expected FROM_OLDEST or FROM_NEWEST, since sequence \"clicks\" "
-        "is not "
-        "padded, got FROM_SLOT"}},
-      {"SlotRows",
-       [](RandomModel& m) {
-         PadLeft(m);
-         History(m).set_pads(v1::SelfAttention::MASKED);
-         History(m).mutable_positions()->set_origin(v1::FROM_SLOT);
-         History(m).mutable_positions()->set_first_row(1);
-       },
-       {"layer \"history\": positions.tensor", "expected at least 21 rows", "got 20"}},
-      {"PoolingOfNoPad",
-       [](RandomModel& m) {
-         v1::Pooling& pooling = *m.AddLayer("pooled", {"clicks.item"})->mutable_pooling();
-         pooling.set_method(v1::Pooling::LAST);
-         pooling.set_empty(v1::PAD_VALUE);
-       },
-       {"layer \"pooled\": inputs: expected inputs that pad behaviors have, got \"clicks.item\", whose "
-        "sequence \"clicks\" has pad NONE"}},
-      // Heads, windows, kernels.
-      {"KeyValueHeads",
-       [](RandomModel& m) { History(m).set_key_value_heads(3); },
-       {"layer \"history\": key_value_heads: expected a divisor of the 2 heads, got 3"}},
-      {"SharedKeyWidth",
-       [](RandomModel& m) { History(m).set_key_value_heads(1); },
-       {"layer \"history\": blocks[0].key: expected width 3, 1 heads as wide as the query's, got 6"}},
-      {"ZeroWindow",
-       [](RandomModel& m) { History(m).set_window(0); },
-       {"layer \"history\": window: expected at least 1, got 0"}},
-      {"LinearWindow",
-       [](RandomModel& m) {
-         History(m).set_kernel(v1::SelfAttention::ELU_PLUS_ONE);
-         History(m).set_window(4);
-       },
-       {"layer \"history\": window: expected none with kernel ELU_PLUS_ONE, got 4"}},
-      {"BareWithNorms",
-       [](RandomModel& m) { History(m).set_wiring(v1::SelfAttention::BARE); },
-       {"layer \"history\": blocks[0].attention_norm: expected none in wiring BARE, got one"}},
-      {"SinusoidalWidth",
-       [](RandomModel& m) {
-         *m.AddLayer("odd", {"clicks.item", "age"})->mutable_self_attention() =
-             m.MakeSelfAttention("odd", {.width = 7});
-         SetSinusoidal(*m.manifest.mutable_layers()->rbegin()->mutable_self_attention());
-       },
-       {"layer \"odd\": sinusoidal: expected an even width, got 7"}},
-      {"SinusoidalBase",
-       [](RandomModel& m) {
-         SetSinusoidal(History(m));
-         History(m).mutable_sinusoidal()->set_base(1);
-       },
-       {"layer \"history\": sinusoidal.base: expected a number above 1, got 1"}},
       {"OutputLink",
        [](RandomModel& m) { m.manifest.mutable_outputs(0)->clear_link(); },
        {"output \"click\"", "link"}},

@@ -79,7 +79,18 @@ std::vector<Fault> Faults() {
              m.AddTimeSince("clicks.time", "item");
              m.manifest.mutable_layers(0)->set_inputs(0, "clicks.time");
            }},
+      {.name = "ZeroedWithoutPads",
+       .options = {.pads = Attention::ZEROED},
+       .message =
+           "pads: expected pad LEFT of sequence \"clicks\" and causal for ZEROED, so that all pads are "
+           "alike, got pad NONE",
+       .pad = v1::Sequence::NONE},
       // Positions.
+      {.name = "SlotWithoutPads",
+       .options = {.positions = 21, .origin = v1::FROM_SLOT, .first_row = 1},
+       .message = "positions.origin: expected FROM_OLDEST or FROM_NEWEST, since sequence \"clicks\" is not "
+                  "padded, got FROM_SLOT",
+       .pad = v1::Sequence::NONE},
       {.name = "AttendedPadRowUnsaid",
        .options = {.positions = 21, .pads = Attention::ATTENDED},
        .message = "positions.pad_row: expected a row, since pads are ATTENDED, got nothing"},
@@ -115,11 +126,34 @@ std::vector<Fault> Faults() {
        .options = sinusoidal,
        .message = "sinusoidal.base: expected a number above 1, got nothing",
        .change = [](Attention& a, RandomModel&) { a.mutable_sinusoidal()->clear_base(); }},
+      {.name = "SinusoidalBaseOfOne",
+       .options = sinusoidal,
+       .message = "sinusoidal.base: expected a number above 1, got 1",
+       .change = [](Attention& a, RandomModel&) { a.mutable_sinusoidal()->set_base(1); }},
+      {.name = "SinusoidalWidth",
+       .options = sinusoidal,
+       .message = "sinusoidal: expected an even width, got 7",
+       .change =
+           [](Attention&, RandomModel& m) {
+             m.AddNumeric("clicks.price", v1::SEQUENCE);
+             m.manifest.mutable_layers(0)->add_inputs("clicks.price");
+           }},
       // Heads and widths.
       {.name = "ZeroKeyValueHeads",
        .options = masked,
        .message = "key_value_heads: expected a divisor of the 2 heads, got 0",
        .change = [](Attention& a, RandomModel&) { a.set_key_value_heads(0); }},
+      {.name = "KeyValueHeads",
+       .options = masked,
+       .message = "key_value_heads: expected a divisor of the 2 heads, got 3",
+       .change = [](Attention& a, RandomModel&) { a.set_key_value_heads(3); }},
+      {.name = "ZeroWindow",
+       .options = masked,
+       .message = "window: expected at least 1, got 0",
+       .change = [](Attention& a, RandomModel&) { a.set_window(0); }},
+      {.name = "LinearWindow",
+       .options = {.pads = Attention::MASKED, .window = 4, .linear = true},
+       .message = "window: expected none with kernel ELU_PLUS_ONE, got 4"},
       {.name = "KeyWidth",
        .options = {.pads = Attention::MASKED, .key_value_heads = 1},
        .message = "blocks[0].key: expected width 5, 1 heads as wide as the query's, got 4",
@@ -161,6 +195,10 @@ std::vector<Fault> Faults() {
            [](Attention& a, RandomModel& m) {
              *a.mutable_blocks(0)->add_ffn() = m.MakeDense("f", 6, 6, v1::LINEAR);
            }},
+      {.name = "BareAttentionNorm",
+       .options = masked,
+       .message = "blocks[0].attention_norm: expected none in wiring BARE, got one",
+       .change = [](Attention& a, RandomModel&) { a.set_wiring(Attention::BARE); }},
       {.name = "BareFfnNorm",
        .options = {.wiring = Attention::BARE, .pads = Attention::MASKED},
        .message = "blocks[0].ffn_norm: expected none in wiring BARE, got one",

@@ -8,6 +8,7 @@
 #include "tests/testing/reference/reference_layers.h"
 #include "tests/testing/reference/reference_self_attention.h"
 #include "tests/testing/reference/reference_target_attention.h"
+#include "tests/testing/reference/weight_reader.h"
 
 namespace dinghy::reference {
 namespace {
@@ -28,7 +29,7 @@ struct LevelRows {
 class Interpreter {
  public:
   Interpreter(const v1::BundleManifest& manifest, const TensorMap& tensors, const FeatureBatch& batch)
-      : manifest_(manifest), tensors_(tensors), batch_(batch) {}
+      : manifest_(manifest), weights_(tensors), batch_(batch) {}
 
   ReferenceResult Run() {
     for (int f = 0; f < manifest_.features_size(); ++f) {
@@ -76,50 +77,10 @@ class Interpreter {
     if (sequence.pad() == v1::Sequence::NONE) return;
     Row row(value.width, 0.0);
     if (feature.has_time_since()) row.assign(value.width, kNothing);
-    if (feature.id().bag() == v1::IdFeature::SINGLE) row = ReadRow(tensor, feature.id().pad_row());
+    if (feature.id().bag() == v1::IdFeature::SINGLE) row = weights_.ReadRow(tensor, feature.id().pad_row());
     const Matrix pads(sequence.max_length() - value.rows.size(), row);
     const bool left = sequence.pad() == v1::Sequence::LEFT;
     value.rows.insert(left ? value.rows.begin() : value.rows.end(), pads.begin(), pads.end());
-  }
-
-  Row ReadRow(const std::string& tensor, int64_t row) const {
-    const Tensor& t = tensors_.find(tensor)->second;
-    const int64_t width = t.shape.back();
-    return Row(t.data.get() + row * width, t.data.get() + (row + 1) * width);
-  }
-  Matrix ReadMatrix(const std::string& tensor) const {
-    Matrix out;
-    for (int64_t r = 0; r < tensors_.find(tensor)->second.shape.at(0); ++r) out.push_back(ReadRow(tensor, r));
-    return out;
-  }
-  DenseLayer ReadDense(const v1::Dense& dense) const {
-    return {.weight = ReadMatrix(dense.weight()),
-            .bias = dense.bias().empty() ? Row() : ReadRow(dense.bias(), 0),
-            .norm = ReadNorms(dense.has_norm(), dense.norm()),
-            .activation = ReadActivation(dense.activation(), dense.parameters())};
-  }
-  std::vector<BatchNorm> ReadNorms(bool present, const v1::BatchNorm& norm) const {
-    if (!present) return {};
-    return {{.mean = ReadRow(norm.mean(), 0),
-             .variance = ReadRow(norm.variance(), 0),
-             .weight = norm.weight().empty() ? Row() : ReadRow(norm.weight(), 0),
-             .bias = norm.bias().empty() ? Row() : ReadRow(norm.bias(), 0),
-             .epsilon = norm.epsilon()}};
-  }
-  Activation ReadActivation(v1::Activation kind, const v1::ActivationParameters& parameters) const {
-    return {.kind = kind,
-            .slope = parameters.slope(),
-            .alpha = parameters.alpha().empty() ? Row() : ReadRow(parameters.alpha(), 0),
-            .norm = ReadNorms(parameters.has_norm(), parameters.norm())};
-  }
-  template <class Denses>
-  std::vector<DenseLayer> ReadDenses(const Denses& denses) const {
-    std::vector<DenseLayer> out;
-    for (const v1::Dense& dense : denses) out.push_back(ReadDense(dense));
-    return out;
-  }
-  Norm ReadNorm(const v1::LayerNorm& norm) const {
-    return {.weight = ReadRow(norm.weight(), 0), .bias = ReadRow(norm.bias(), 0), .epsilon = norm.epsilon()};
   }
 
   LevelRows ReadFeature(const v1::Feature& feature, const FeatureColumn& column) const {
@@ -150,13 +111,13 @@ class Interpreter {
         Row row(out.width, 0.0);
         const int begin = column.offsets.at(r), end = column.offsets.at(r + 1);
         for (int i = begin; i < end; ++i) {
-          const Row one = ReadRow(tensor, column.rows.at(i));
+          const Row one = weights_.ReadRow(tensor, column.rows.at(i));
           const double divisor = feature.id().bag() == v1::IdFeature::BAG_MEAN ? end - begin : 1;
           for (int j = 0; j < out.width; ++j) row.at(j) += one.at(j) / divisor;
         }
         out.rows.push_back(row);
       } else {
-        out.rows.push_back(ReadRow(tensor, column.rows.at(r)));
+        out.rows.push_back(weights_.ReadRow(tensor, column.rows.at(r)));
       }
     }
     if (out.sequence >= 0) AddPads(feature, tensor, out);
@@ -198,25 +159,26 @@ class Interpreter {
     const LevelRows x = layer.inputs().empty() ? LevelRows{} : Concatenate(layer.inputs());
     switch (layer.kind_case()) {
       case v1::Layer::kDense: {
-        const DenseLayer dense = ReadDense(layer.dense());
+        const DenseLayer dense = weights_.ReadDense(layer.dense());
         return ForEachRow(x, static_cast<int>(dense.weight.size()),
                           [&](const Row& r) { return Dense(dense, r); });
       }
       case v1::Layer::kMlp: {
-        const std::vector<DenseLayer> layers = ReadDenses(layer.mlp().layers());
+        const std::vector<DenseLayer> layers = weights_.ReadDenses(layer.mlp().layers());
         return ForEachRow(x, static_cast<int>(layers.back().weight.size()),
                           [&](const Row& r) { return Mlp(layers, r); });
       }
       case v1::Layer::kLayerNorm: {
-        const Norm norm = ReadNorm(layer.layer_norm());
+        const Norm norm = weights_.ReadNorm(layer.layer_norm());
         return ForEachRow(x, x.width, [&](const Row& r) { return LayerNorm(norm, r); });
       }
       case v1::Layer::kActivation:
         return ForEachRow(x, x.width, [&](const Row& r) {
-          return Activate(ReadActivation(layer.activation().function(), layer.activation().parameters()), r);
+          return Activate(
+              weights_.ReadActivation(layer.activation().function(), layer.activation().parameters()), r);
         });
       case v1::Layer::kBatchNorm: {
-        const BatchNorm norm = ReadNorms(true, layer.batch_norm()).at(0);
+        const BatchNorm norm = weights_.ReadNorms(true, layer.batch_norm()).at(0);
         return ForEachRow(x, x.width, [&](const Row& r) { return Normalize(norm, r); });
       }
       case v1::Layer::kDot:
@@ -297,7 +259,7 @@ class Interpreter {
     const v1::LearnedPositions& positions = attention.positions();
     int row = positions.origin() == v1::FROM_NEWEST ? from_newest : index;
     if (positions.origin() == v1::FROM_SLOT) row = static_cast<int>(positions.first_row()) + place;
-    return ReadRow(positions.tensor(), row);
+    return weights_.ReadRow(positions.tensor(), row);
   }
 
   void AddPositions(const v1::SelfAttention& attention, LevelRows& x) const {
@@ -310,7 +272,7 @@ class Interpreter {
         Row position(row.size(), kNothing);
         if (real.at(i)) position = PositionRow(attention, x, static_cast<int>(i), index++);
         if (!real.at(i) && attention.positions().has_pad_row()) {
-          position = ReadRow(attention.positions().tensor(), attention.positions().pad_row());
+          position = weights_.ReadRow(attention.positions().tensor(), attention.positions().pad_row());
         }
         for (size_t j = 0; j < row.size(); ++j) row.at(j) += position.at(j);
       }
@@ -322,7 +284,7 @@ class Interpreter {
     AddPositions(attention, x);
     const auto normalize = [&](bool present, const v1::LayerNorm& message) {
       if (!present) return;
-      for (Row& row : x.rows) row = LayerNorm(ReadNorm(message), row);
+      for (Row& row : x.rows) row = LayerNorm(weights_.ReadNorm(message), row);
     };
     normalize(attention.has_input_norm(), attention.input_norm());
     SelfAttentionOptions options{.heads = static_cast<int>(attention.heads()),
@@ -337,14 +299,14 @@ class Interpreter {
       options.key_value_heads = static_cast<int>(attention.key_value_heads());
     if (attention.pads() != v1::SelfAttention::PADS_UNSPECIFIED) options.pads = attention.pads();
     for (const v1::SelfAttention::Block& block : attention.blocks()) {
-      SelfAttentionBlock weights{.query = ReadDense(block.query()),
-                                 .key = ReadDense(block.key()),
-                                 .value = ReadDense(block.value()),
-                                 .out = ReadDense(block.out()),
-                                 .ffn = ReadDenses(block.ffn())};
-      if (block.has_latent()) weights.latent = {ReadDense(block.latent())};
-      if (block.has_attention_norm()) weights.attention_norm = {ReadNorm(block.attention_norm())};
-      if (block.has_ffn_norm()) weights.ffn_norm = {ReadNorm(block.ffn_norm())};
+      SelfAttentionBlock weights{.query = weights_.ReadDense(block.query()),
+                                 .key = weights_.ReadDense(block.key()),
+                                 .value = weights_.ReadDense(block.value()),
+                                 .out = weights_.ReadDense(block.out()),
+                                 .ffn = weights_.ReadDenses(block.ffn())};
+      if (block.has_latent()) weights.latent = {weights_.ReadDense(block.latent())};
+      if (block.has_attention_norm()) weights.attention_norm = {weights_.ReadNorm(block.attention_norm())};
+      if (block.has_ffn_norm()) weights.ffn_norm = {weights_.ReadNorm(block.ffn_norm())};
       x.rows = RunSelfAttentionBlock(weights, options, x.rows);
       x.width = static_cast<int>(weights.out.weight.size());
     }
@@ -357,46 +319,22 @@ class Interpreter {
     return x;
   }
 
-  // Of a TargetAttention or a branch of its `auto`.
-  template <class Message>
-  ScoreFunction ReadScore(const Message& message) const {
-    ScoreFunction out{.kind = ScoreFunction::kDot, .scale = message.scale()};
-    if (message.has_din()) {
-      out.kind = ScoreFunction::kDin;
-      for (const int part : message.din().parts()) {
-        out.parts.push_back(static_cast<v1::DinScore::Part>(part));
-      }
-      out.layers = ReadDenses(message.din().layers());
-      out.query_zeros = static_cast<int>(message.din().query_zeros());
-    } else if (message.has_additive()) {
-      out.kind = ScoreFunction::kAdditive;
-      out.query_weight = ReadMatrix(message.additive().query_weight());
-      out.key_weight = ReadMatrix(message.additive().key_weight());
-      if (!message.additive().bias().empty()) out.bias = ReadRow(message.additive().bias(), 0);
-      out.vector = ReadRow(message.additive().vector(), 0);
-      out.activation = message.additive().activation();
-    } else if (message.has_bilinear()) {
-      out.kind = ScoreFunction::kBilinear;
-      out.weight = ReadMatrix(message.bilinear().weight());
-    }
-    return out;
-  }
-
   TargetAttention ReadTargetAttention(const v1::TargetAttention& message, int sequence,
                                       const Row& pad) const {
-    TargetAttention out{.score = ReadScore(message), .normalization = message.normalization()};
+    TargetAttention out{.score = weights_.ReadScore(message), .normalization = message.normalization()};
     if (message.has_linear()) out.score.kind = ScoreFunction::kLinear;
     if (message.has_auto_()) {
       const bool is_short = batch_.full_lengths.at(sequence) <= static_cast<int>(message.auto_().max_short());
-      out.score = ReadScore(is_short ? message.auto_().short_history() : message.auto_().long_history());
+      out.score =
+          weights_.ReadScore(is_short ? message.auto_().short_history() : message.auto_().long_history());
       out.score.scale *= message.scale();
     }
     if (message.has_heads()) out.heads = static_cast<int>(message.heads());
     out.key_value_heads =
         message.has_key_value_heads() ? static_cast<int>(message.key_value_heads()) : out.heads;
     if (message.has_latent()) {
-      out.key_up = ReadMatrix(message.latent().key_up());
-      out.value_up = ReadMatrix(message.latent().value_up());
+      out.key_up = weights_.ReadMatrix(message.latent().key_up());
+      out.value_up = weights_.ReadMatrix(message.latent().value_up());
     }
     out.windows.assign(message.windows().sizes().begin(), message.windows().sizes().end());
     out.windows_from_newest = message.windows().origin() == v1::FROM_NEWEST;
@@ -431,7 +369,7 @@ class Interpreter {
   }
 
   const v1::BundleManifest& manifest_;
-  const TensorMap& tensors_;
+  const WeightReader weights_;
   const FeatureBatch& batch_;
   std::map<std::string, LevelRows> values_;
   ReferenceResult result_;
