@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "features/behavior/memory_store.h"
@@ -73,6 +76,29 @@ LoadedModel* ScorerTest::sasrec_ = nullptr;
 
 std::vector<float> Scores(const v1::ScoreResponse& response, int output = 0) {
   return {response.outputs(output).scores().begin(), response.outputs(output).scores().end()};
+}
+
+// The bundle of `from` after `change`, without its golden requests' check; null and a failure where it does
+// not load.
+std::unique_ptr<LoadedModel> LoadChanged(const LoadedModel& from,
+                                         const std::function<void(Bundle&)>& change) {
+  auto out = std::make_unique<LoadedModel>();
+  auto bundle = OpenBundle(from.bundle->directory);
+  EXPECT_TRUE(bundle.ok()) << bundle.status();
+  if (!bundle.ok()) return nullptr;
+  out->bundle = *std::move(bundle);
+  change(*out->bundle);
+  std::vector<int64_t> table_rows;
+  for (const v1::Table& table : out->bundle->manifest.tables()) {
+    table_rows.push_back(out->bundle->tensors.at(table.tensor()).shape[0]);
+  }
+  auto encoder = RequestEncoder::Create(out->bundle->manifest, out->bundle->directory, table_rows, {});
+  auto model = Model::Create(out->bundle->manifest, out->bundle->tensors);
+  EXPECT_TRUE(encoder.ok() && model.ok()) << encoder.status() << model.status();
+  if (!encoder.ok() || !model.ok()) return nullptr;
+  out->encoder = *std::move(encoder);
+  out->model = *std::move(model);
+  return out;
 }
 
 // The store's form of the inline history of `request`.
@@ -440,25 +466,54 @@ TEST_F(ScorerTest, TooManyRemovalsAreRefused) {
   EXPECT_THAT(refused.status().message(), HasSubstr("10000"));
 }
 
-TEST_F(ScorerTest, AScoreThatIsNotFiniteIsNeverReturned) {
-  LoadedModel broken;
-  auto bundle = OpenBundle(din_->bundle->directory);
-  ASSERT_TRUE(bundle.ok()) << bundle.status();
-  broken.bundle = *std::move(bundle);
-  broken.bundle->tensors.at("tower.1.bias").data[0] = std::numeric_limits<float>::quiet_NaN();
-  std::vector<int64_t> table_rows;
-  for (const v1::Table& table : broken.bundle->manifest.tables()) {
-    table_rows.push_back(broken.bundle->tensors.at(table.tensor()).shape[0]);
+// A behavior's worth is measured by the score that the whole history takes, not by another one for shorter
+// ones.
+TEST_F(ScorerTest, RemovalDoesNotChangeWhichScoreAutoTakes) {
+  v1::ScoreRequest request = MakeTestRequest({.candidates = 2, .behaviors = 3});
+  request.mutable_explain()->set_top_k(3);
+  request.mutable_explain()->set_removal(true);
+  v1::ScoreRequest shorter = MakeTestRequest({.candidates = 2, .behaviors = 2});
+  const Scorer scorer(nullptr, {.now = [] { return absl::FromUnixMillis(kNow); }});
+  std::vector<float> changes[2], short_scores[2];
+  for (const int max_short : {0, 2}) {
+    const std::unique_ptr<LoadedModel> model = LoadChanged(*din_, [&](Bundle& bundle) {
+      for (v1::Layer& layer : *bundle.manifest.mutable_layers()) {
+        if (!layer.has_target_attention()) continue;
+        v1::TargetAttention& attention = *layer.mutable_target_attention();
+        v1::AutoScore score;
+        score.set_max_short(max_short);
+        score.mutable_short_history()->mutable_dot();
+        score.mutable_short_history()->set_scale(1);
+        *score.mutable_long_history()->mutable_din() = attention.din();
+        score.mutable_long_history()->set_scale(1);
+        *attention.mutable_auto_() = score;
+      }
+    });
+    ASSERT_NE(model, nullptr);
+    const auto response = scorer.Score(*model, request, state_, nullptr);
+    ASSERT_TRUE(response.ok()) << response.status();
+    for (const v1::Explanation& explanation : response->explanations()) {
+      for (const v1::BehaviorAttention& behavior : explanation.behaviors()) {
+        changes[max_short / 2].push_back(behavior.score_change(0));
+      }
+    }
+    const auto short_response = scorer.Score(*model, shorter, state_, nullptr);
+    ASSERT_TRUE(short_response.ok()) << short_response.status();
+    short_scores[max_short / 2] = Scores(*short_response);
   }
-  auto encoder = RequestEncoder::Create(broken.bundle->manifest, broken.bundle->directory, table_rows, {});
-  ASSERT_TRUE(encoder.ok()) << encoder.status();
-  broken.encoder = *std::move(encoder);
-  auto model = Model::Create(broken.bundle->manifest, broken.bundle->tensors);
-  ASSERT_TRUE(model.ok()) << model.status();
-  broken.model = *std::move(model);
+  EXPECT_THAT(changes[0], SizeIs(6));
+  EXPECT_EQ(changes[0], changes[1]);
+  EXPECT_NE(short_scores[0], short_scores[1]);
+}
+
+TEST_F(ScorerTest, AScoreThatIsNotFiniteIsNeverReturned) {
+  const std::unique_ptr<LoadedModel> broken = LoadChanged(*din_, [](Bundle& bundle) {
+    bundle.tensors.at("tower.1.bias").data[0] = std::numeric_limits<float>::quiet_NaN();
+  });
+  ASSERT_NE(broken, nullptr);
   v1::ScoreRequest request = MakeTestRequest({});
   const Scorer scorer(nullptr, {});
-  const auto response = scorer.Score(broken, request, state_, nullptr);
+  const auto response = scorer.Score(*broken, request, state_, nullptr);
   EXPECT_EQ(response.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(response.status().message(), HasSubstr("candidate 0"));
   EXPECT_THAT(response.status().message(), HasSubstr("output \""));
