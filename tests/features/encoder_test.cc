@@ -46,6 +46,7 @@ TEST_F(EncoderTest, EncodesEveryKindOfFeature) {
   Encode(request_);
   EXPECT_EQ(batch_.candidates, 3);
   EXPECT_THAT(batch_.sequence_lengths, ElementsAre(3, 1));
+  EXPECT_THAT(batch_.full_lengths, ElementsAre(3, 1));
   EXPECT_THAT(column("item").rows, ElementsAre(11, 12, 13));
   EXPECT_THAT(column("category").rows, ElementsAre(5, 1, 6));
   EXPECT_THAT(column("price").values, ElementsAre(0, 1, -0.5f));
@@ -306,6 +307,7 @@ TEST_F(EncoderTest, HistoriesOfAllLengthsAreCutAsTheManifestSays) {
       std::vector<int32_t> expected;
       for (int i = 0; i < kept; ++i) expected.push_back(20 + first + i);
       EXPECT_THAT(batch_.sequence_lengths, ElementsAre(kept, 0)) << behaviors;
+      EXPECT_THAT(batch_.full_lengths, ElementsAre(kept, 0)) << behaviors;
       EXPECT_EQ(column("clicks.item").rows, expected);
       EXPECT_EQ(column("clicks.age").rows, std::vector<int32_t>(kept, 4));
       EXPECT_THAT(column("buys.item").rows, IsEmpty());

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/model/layers/attention_cases.h"
 #include "tests/testing/reference/compare.h"
 #include "tests/testing/reference/model_variants.h"
 
@@ -100,6 +101,13 @@ TEST(AllocationTest, NorDoesSelfAttentionOverPads) {
     *model.AddLayer("out", {"last"})->mutable_dense() = model.MakeDense("out", 12, 1, v1::LINEAR);
     model.AddOutput("out", "out", v1::Output::RAW);
     ExpectNoAllocations(model, {"history"});
+  }
+}
+
+TEST(AllocationTest, NorDoesAnyTargetAttention) {
+  for (const AttentionCase& attention_case : AttentionCases()) {
+    SCOPED_TRACE(attention_case.name);
+    ExpectNoAllocations(MakeAttentionModel(attention_case), {"interest"});
   }
 }
 
