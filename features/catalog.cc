@@ -3,8 +3,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,21 +17,18 @@ absl::Status Annotate(absl::string_view column, const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Read(const std::string& path,
+absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Read(const std::string& json,
                                                        const v1::Feature& item_feature,
                                                        absl::Span<const CatalogRead> reads) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat("catalog \"", path, "\" cannot be read"));
-  const std::string json{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   v1::Catalog catalog;
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, &catalog);
   if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "catalog \"", path, "\": expected protobuf JSON of Catalog, got ", std::string(parsed.message())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("catalog.json: expected protobuf JSON of Catalog, got ", std::string(parsed.message())));
   }
   absl::StatusOr<std::unique_ptr<Catalog>> result = Create(catalog, item_feature, reads);
   if (!result.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("catalog \"", path, "\": ", result.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat("catalog.json: ", result.status().message()));
   }
   return result;
 }

@@ -1,6 +1,6 @@
 // The item catalog of a bundle: features of items, encoded once, found by item id.
 //
-//   ASSIGN_OR_RETURN(auto catalog, Catalog::Read("models/shop/1/catalog.json", "item", columns));
+//   ASSIGN_OR_RETURN(auto catalog, Catalog::Read(files.at("catalog.json"), item, reads));
 //   int row = catalog->Find(int64_t{17});                         // -1: not in the catalog
 //   if (row >= 0) catalog->Append(feature, row, 0, out, oov);
 //
@@ -34,10 +34,10 @@ struct CatalogRead {
 
 class Catalog {
  public:
-  // Reads the file at `path` and encodes the columns that `reads` names; `item_feature` is the id feature
-  // whose ids are the key. The encoders must outlive the catalog. Errors: NOT_FOUND naming the file,
-  // INVALID_ARGUMENT naming the file and the column.
-  static absl::StatusOr<std::unique_ptr<Catalog>> Read(const std::string& path,
+  // Reads catalog.json, whose text is `json`, and encodes the columns that `reads` names; `item_feature` is
+  // the id feature whose ids are the key. The encoders must outlive the catalog. Errors: INVALID_ARGUMENT
+  // naming the file and the column.
+  static absl::StatusOr<std::unique_ptr<Catalog>> Read(const std::string& json,
                                                        const v1::Feature& item_feature,
                                                        absl::Span<const CatalogRead> reads);
   // The same of a catalog in memory, without the file's name in errors.

@@ -55,7 +55,7 @@ int ValueCount(const v1::Column& column) {
 }
 
 absl::StatusOr<std::unique_ptr<ColumnEncoder>> ColumnEncoder::Create(const v1::Feature& feature,
-                                                                     const std::string& bundle_dir,
+                                                                     const FileContents& files,
                                                                      int64_t table_rows) {
   std::unique_ptr<ColumnEncoder> encoder(new ColumnEncoder(feature));
   const bool has_number = feature.if_missing_case() == v1::Feature::kMissing;
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ColumnEncoder>> ColumnEncoder::Create(const v1::F
   bool fits = true;
   switch (feature.kind_case()) {
     case v1::Feature::kId:
-      status = encoder->ReadId(bundle_dir, table_rows);
+      status = encoder->ReadId(files, table_rows);
       fits = !has_number;
       break;
     case v1::Feature::kNumeric:
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<ColumnEncoder>> ColumnEncoder::Create(const v1::F
   return encoder;
 }
 
-absl::Status ColumnEncoder::ReadId(const std::string& bundle_dir, int64_t table_rows) {
+absl::Status ColumnEncoder::ReadId(const FileContents& files, int64_t table_rows) {
   const v1::IdFeature& id = feature_->id();
   if (id.bag() != v1::IdFeature::SINGLE && id.bag() != v1::IdFeature::BAG_SUM &&
       id.bag() != v1::IdFeature::BAG_MEAN) {
@@ -99,7 +99,7 @@ absl::Status ColumnEncoder::ReadId(const std::string& bundle_dir, int64_t table_
                                 v1::IdFeature::Bag_Name(id.bag())));
   }
   is_bag_ = id.bag() != v1::IdFeature::SINGLE;
-  absl::StatusOr<std::unique_ptr<Vocabulary>> vocabulary = Vocabulary::Create(id, bundle_dir);
+  absl::StatusOr<std::unique_ptr<Vocabulary>> vocabulary = Vocabulary::Create(id, files);
   if (!vocabulary.ok()) return vocabulary.status();
   vocabulary_ = *std::move(vocabulary);
   if (absl::Status status = CheckTableRow(vocabulary_->max_row(), table_rows, "id"); !status.ok()) {

@@ -1,6 +1,6 @@
 // One feature's columns: raw values become table rows or floats.
 //
-//   ASSIGN_OR_RETURN(auto encoder, ColumnEncoder::Create(feature, bundle_dir, table_rows));
+//   ASSIGN_OR_RETURN(auto encoder, ColumnEncoder::Create(feature, files, table_rows));
 //   encoder->Clear(out);
 //   RETURN_IF_ERROR(encoder->Append(column, /*begin=*/0, /*rows=*/5, out, oov));
 //
@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "features/feature_batch.h"
+#include "features/file_contents.h"
 #include "features/vocabulary.h"
 #include "proto/bundle.pb.h"
 #include "proto/scoring.pb.h"
@@ -50,8 +51,7 @@ class ColumnEncoder {
   // `feature` must outlive the encoder. Errors: INVALID_ARGUMENT naming the field, NOT_FOUND naming the file;
   // the caller puts the feature's name in front.
   static absl::StatusOr<std::unique_ptr<ColumnEncoder>> Create(const v1::Feature& feature,
-                                                               const std::string& bundle_dir,
-                                                               int64_t table_rows);
+                                                               const FileContents& files, int64_t table_rows);
 
   const v1::Feature& feature() const { return *feature_; }
   bool has_missing() const { return feature_->if_missing_case() != v1::Feature::IF_MISSING_NOT_SET; }
@@ -84,7 +84,7 @@ class ColumnEncoder {
  private:
   explicit ColumnEncoder(const v1::Feature& feature) : feature_(&feature) {}
 
-  absl::Status ReadId(const std::string& bundle_dir, int64_t table_rows);
+  absl::Status ReadId(const FileContents& files, int64_t table_rows);
   absl::Status ReadNumeric();
   absl::Status ReadVector();
   absl::Status ReadTimeSince(int64_t table_rows);

@@ -350,13 +350,13 @@ absl::Status EncodeCall::Encode(FeatureBatch& batch, EncodeNotes& notes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestEncoder>> RequestEncoder::Create(const v1::BundleManifest& manifest,
-                                                                       const std::string& bundle_dir,
+                                                                       const FileContents& files,
                                                                        absl::Span<const int64_t> table_rows,
                                                                        const EncoderOptions& options) {
   if (options.max_candidates < 1) {
     return Invalid(absl::StrCat("max_candidates: expected at least 1, got ", options.max_candidates));
   }
-  absl::StatusOr<std::unique_ptr<Schema>> schema = Schema::Create(manifest, bundle_dir, table_rows);
+  absl::StatusOr<std::unique_ptr<Schema>> schema = Schema::Create(manifest, files, table_rows);
   if (!schema.ok()) return schema.status();
   return std::unique_ptr<RequestEncoder>(new RequestEncoder(*std::move(schema), options));
 }

@@ -1,6 +1,6 @@
 // Turns a request into columns of table rows and floats, by the features of a bundle's manifest.
 //
-//   ASSIGN_OR_RETURN(auto encoder, RequestEncoder::Create(manifest, "models/shop/1", table_rows, {}));
+//   ASSIGN_OR_RETURN(auto encoder, RequestEncoder::Create(manifest, bundle->files, table_rows, {}));
 //   RETURN_IF_ERROR(encoder->Encode(request, batch, notes));   // batch and notes are reused
 //
 // Takes only requests that are resolved: request_time_ms is set and `sequences` holds every history there is
@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "features/feature_batch.h"
+#include "features/file_contents.h"
 #include "proto/behavior.pb.h"
 #include "proto/bundle.pb.h"
 #include "proto/scoring.pb.h"
@@ -50,12 +51,12 @@ struct EncoderOptions {
 class RequestEncoder {
  public:
   // Checks the features, sequences and tables' names of `manifest` (every explicit field present, policies
-  // with their rows, hash examples true) and reads vocabulary files and catalog.json from `bundle_dir`.
-  // `table_rows[i]` is the number of rows of manifest.tables(i): every row that a feature can produce must
-  // exist. `manifest` must outlive the encoder. Errors: INVALID_ARGUMENT naming the feature and field,
-  // NOT_FOUND naming the file.
+  // with their rows, hash examples true) and reads vocabulary files and catalog.json, which it finds in
+  // `files`. `table_rows[i]` is the number of rows of manifest.tables(i): every row that a feature can
+  // produce must exist. `manifest` must outlive the encoder. Errors: INVALID_ARGUMENT naming the feature and
+  // field, NOT_FOUND naming the file.
   static absl::StatusOr<std::unique_ptr<RequestEncoder>> Create(const v1::BundleManifest& manifest,
-                                                                const std::string& bundle_dir,
+                                                                const FileContents& files,
                                                                 absl::Span<const int64_t> table_rows,
                                                                 const EncoderOptions& options);
   ~RequestEncoder();

@@ -31,7 +31,7 @@ absl::Status CheckSource(const v1::Feature& feature) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Schema>> Schema::Create(const v1::BundleManifest& manifest,
-                                                       const std::string& bundle_dir,
+                                                       const FileContents& files,
                                                        absl::Span<const int64_t> table_rows) {
   if (table_rows.size() != static_cast<size_t>(manifest.tables_size())) {
     return absl::InvalidArgumentError(absl::StrCat("tables: expected the rows of ", manifest.tables_size(),
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Schema>> Schema::Create(const v1::BundleManifest&
     }
     absl::Status status = schema->AddFeature(i);
     if (status.ok()) {
-      auto encoder = ColumnEncoder::Create(feature, bundle_dir, embedded ? table_rows[table->second] : 0);
+      auto encoder = ColumnEncoder::Create(feature, files, embedded ? table_rows[table->second] : 0);
       status = encoder.status();
       if (status.ok()) schema->encoders.push_back(*std::move(encoder));
     }
@@ -91,7 +91,12 @@ absl::StatusOr<std::unique_ptr<Schema>> Schema::Create(const v1::BundleManifest&
           absl::StrCat("item_feature: expected the item id's feature, as feature \"",
                        manifest.features(reads[0].feature).name(), "\" reads the catalog, got none"));
     }
-    auto catalog = Catalog::Read(absl::StrCat(bundle_dir, "/catalog.json"), schema->item(), reads);
+    const auto json = files.find("catalog.json");
+    if (json == files.end()) {
+      return absl::NotFoundError(absl::StrCat("catalog.json: expected it in the bundle, as feature \"",
+                                              manifest.features(reads[0].feature).name(), "\" reads it"));
+    }
+    auto catalog = Catalog::Read(json->second, schema->item(), reads);
     if (!catalog.ok()) return catalog.status();
     schema->catalog = *std::move(catalog);
   }

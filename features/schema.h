@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "features/catalog.h"
 #include "features/column_encoder.h"
+#include "features/file_contents.h"
 #include "proto/bundle.pb.h"
 
 namespace dinghy {
@@ -32,7 +33,7 @@ struct SequenceSchema {
 struct Schema {
   // Errors as RequestEncoder::Create.
   static absl::StatusOr<std::unique_ptr<Schema>> Create(const v1::BundleManifest& manifest,
-                                                        const std::string& bundle_dir,
+                                                        const FileContents& files,
                                                         absl::Span<const int64_t> table_rows);
 
   const v1::Feature& feature(int index) const { return manifest->features(index); }

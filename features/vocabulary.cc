@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -97,7 +95,7 @@ uint32_t MurmurHash3(std::string_view bytes, uint32_t seed) {
 }
 
 absl::StatusOr<std::unique_ptr<Vocabulary>> Vocabulary::Create(const v1::IdFeature& feature,
-                                                               const std::string& bundle_dir) {
+                                                               const FileContents& files) {
   const bool integers = feature.type() == v1::IdFeature::INT64;
   if (!integers && feature.type() != v1::IdFeature::STRING) {
     return absl::InvalidArgumentError(
@@ -147,7 +145,7 @@ absl::StatusOr<std::unique_ptr<Vocabulary>> Vocabulary::Create(const v1::IdFeatu
       status = vocabulary->ReadHash(feature.murmur3(), feature.type(), "id.murmur3");
       break;
     case v1::IdFeature::kFile:
-      status = vocabulary->ReadFile(feature, bundle_dir);
+      status = vocabulary->ReadFile(feature, files);
       break;
     case v1::IdFeature::VOCABULARY_NOT_SET:
       return absl::InvalidArgumentError("id: expected identity, farm_hash, murmur3 or file, got none");
@@ -236,7 +234,7 @@ absl::Status Vocabulary::CheckExamplesTellApart(const Examples& examples, const 
       absl::StrCat(field, ".examples: expected one that takes another row by ", what, ", got none"));
 }
 
-absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const std::string& bundle_dir) {
+absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const FileContents& files) {
   const std::string& name = feature.file().path();
   if (name.empty()) return Missing("id.file.path");
   if (name.find('/') != std::string::npos || name == "." || name == "..") {
@@ -244,13 +242,12 @@ absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const std::strin
         absl::StrCat("id.file.path: expected a file in the bundle folder, got \"", name, "\""));
   }
   if (!feature.file().has_first_row()) return Missing("id.file.first_row");
-  const std::string path = absl::StrCat(bundle_dir, "/", name);
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream content;
-  if (!stream || (stream.peek() != std::ifstream::traits_type::eof() && !(content << stream.rdbuf()))) {
-    return absl::NotFoundError(absl::StrCat("vocabulary file \"", path, "\" cannot be read"));
+  const auto found = files.find(name);
+  if (found == files.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("id.file.path: expected a file of the bundle, got \"", name, "\", which it has not"));
   }
-  file_ = std::move(content).str();
+  file_ = found->second;
 
   int64_t line = 0;
   for (std::string_view rest = file_; !rest.empty(); ++line) {
@@ -260,7 +257,7 @@ absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const std::strin
     if (absl::Status status = AddToken(token, feature.type(), feature.file().first_row() + line);
         !status.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("vocabulary file \"", path, "\" line ", line + 1, ": ", status.message()));
+          absl::StrCat("vocabulary file \"", name, "\" line ", line + 1, ": ", status.message()));
     }
   }
   return SetRange(feature.file().first_row(), line);

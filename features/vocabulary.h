@@ -1,6 +1,6 @@
 // The vocabulary of an id feature: which row of the embedding table an id takes.
 //
-//   ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::Create(feature.id(), "models/shop/1"));
+//   ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::Create(feature.id(), files));
 //   Vocabulary::Found found = vocabulary->Find(int64_t{17});   // found.row, found.known
 //
 // Thread-safe: const after Create.
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "features/file_contents.h"
 #include "proto/bundle.pb.h"
 
 namespace dinghy {
@@ -30,12 +31,12 @@ class Vocabulary {
     bool known;  // false: the row is the one of a policy
   };
 
-  // Checks every field of `feature` and reads its vocabulary file from `bundle_dir`. The examples of a hash
+  // Checks every field of `feature` and finds its vocabulary file in `files`. The examples of a hash
   // must hold, and one of them must take another row under each other reading of `remainder` and `input`,
   // where there is such an id: a manifest that says them wrongly is found out. Errors: INVALID_ARGUMENT
   // naming the field or the line, or the hash example that does not hold; NOT_FOUND naming the file.
   static absl::StatusOr<std::unique_ptr<Vocabulary>> Create(const v1::IdFeature& feature,
-                                                            const std::string& bundle_dir);
+                                                            const FileContents& files);
 
   // For features of type INT64.
   Found Find(int64_t id) const;
@@ -51,7 +52,7 @@ class Vocabulary {
   absl::Status ReadIdentity(const v1::IdFeature& feature);
   template <typename HashVocabulary>
   absl::Status ReadHash(const HashVocabulary& hash, v1::IdFeature::Type type, const std::string& field);
-  absl::Status ReadFile(const v1::IdFeature& feature, const std::string& bundle_dir);
+  absl::Status ReadFile(const v1::IdFeature& feature, const FileContents& files);
   absl::Status AddToken(std::string_view token, v1::IdFeature::Type type, int64_t row);
   absl::Status SetRange(int64_t first_row, int64_t rows);
 

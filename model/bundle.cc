@@ -185,11 +185,12 @@ absl::Status ParseFile(absl::string_view name, HashedFile& file, Bundle& bundle)
     return ReadSafetensors(
         name, file.size(), [&file](absl::Span<char> bytes) { return file.Read(bytes); }, bundle.tensors);
   }
-  if (name != kManifest && name != kGolden) return absl::OkStatus();
   absl::StatusOr<std::string> text = file.ReadAll();
   if (!text.ok()) return text.status();
-  return name == kManifest ? ParseJson(*text, kManifest, bundle.manifest)
-                           : ParseGoldens(*text, bundle.goldens);
+  if (name == kManifest) return ParseJson(*text, kManifest, bundle.manifest);
+  if (name == kGolden) return ParseGoldens(*text, bundle.goldens);
+  bundle.files.emplace(name, *std::move(text));
+  return absl::OkStatus();
 }
 
 // Reads and checks one file that COMPLETE lists.

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "features/file_contents.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
 #include "proto/score_log.pb.h"
@@ -29,6 +30,7 @@ struct Bundle {
   v1::BundleManifest manifest;
   TensorMap tensors;  // all weights, by name
   std::vector<v1::ScoreLog> goldens;
+  FileContents files;  // those that features read, as checked: vocabularies, catalog.json
 };
 
 // Reads and checks the folder: COMPLETE is valid and every file has its size and SHA-256, nothing else lies

@@ -138,8 +138,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& direct
   absl::StatusOr<std::vector<int64_t>> table_rows = TableRows(*loaded->bundle);
   if (!table_rows.ok()) return table_rows.status();
   absl::StatusOr<std::unique_ptr<RequestEncoder>> encoder =
-      RequestEncoder::Create(manifest, directory, *table_rows, options);
+      RequestEncoder::Create(manifest, loaded->bundle->files, *table_rows, options);
   if (!encoder.ok()) return encoder.status();
+  loaded->bundle->files.clear();  // the encoder has what it needs of them
   loaded->encoder = *std::move(encoder);
 
   ops::PrepareThread();

@@ -235,10 +235,10 @@ TEST_F(EncoderTest, CatalogOfTextItems) {
     *shop_.feature(name).mutable_id() = Parse<v1::IdFeature>(
         "type: STRING bag: SINGLE file { path: 'items.txt' first_row: 2 } oov_row: 1 unknown: OOV_ROW");
   }
-  shop_.Write("items.txt", "a\nb\n");
-  shop_.Write("catalog.json", R"({"columns": [
+  shop_.files["items.txt"] = "a\nb\n";
+  shop_.files["catalog.json"] = R"({"columns": [
       {"feature": "category", "ints": {"values": ["4", "5"]}}, {"feature": "item", "strings": {"values": ["b", "c"]}},
-      {"feature": "price", "floats": {"values": [2, 6]}}]})");
+      {"feature": "price", "floats": {"values": [2, 6]}}]})";
   candidate("item") = Parse<v1::Column>("feature: 'item' strings { values: [ 'c', 'b', 'c' ] }");
   request_.clear_sequences();
   request_.add_sequences()->CopyFrom(Parse<v1::SequenceData>(R"pb(

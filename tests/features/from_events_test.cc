@@ -31,7 +31,7 @@ class FromEventsTest : public ::testing::Test {
         oov_row: 0
         unknown: OOV_ROW
       })pb");
-    shop_.Write("actions.txt", "click\nlike\n");
+    shop_.files["actions.txt"] = "click\nlike\n";
     AddFeature("clicks.shop", R"pb(
       table: "item"
       missing_id: PAD_ROW

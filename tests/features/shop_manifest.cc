@@ -1,12 +1,9 @@
 #include "tests/features/shop_manifest.h"
 
 #include <google/protobuf/text_format.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "proto/behavior.pb.h"
 #include "proto/catalog.pb.h"
@@ -239,23 +236,13 @@ template v1::SequenceData Parse(const std::string& text);
 template v1::Column Parse(const std::string& text);
 
 ShopManifest::ShopManifest() : manifest(Parse<v1::BundleManifest>(kManifest)) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string name = std::string(test->test_suite_name()) + "." + test->name();
-  for (char& c : name) c = c == '/' ? '_' : c;
-  folder = ::testing::TempDir() + "features." + name;
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  Write("tags.txt", "red\ngreen\nblue\n");
-  Write("segments.txt", "new\nold\n");
-  Write("catalog.json", kCatalog);
-}
-
-void ShopManifest::Write(const std::string& name, const std::string& content) const {
-  std::ofstream(folder + "/" + name, std::ios::binary) << content;
+  files["tags.txt"] = "red\ngreen\nblue\n";
+  files["segments.txt"] = "new\nold\n";
+  files["catalog.json"] = kCatalog;
 }
 
 absl::StatusOr<std::unique_ptr<RequestEncoder>> ShopManifest::CreateEncoder() const {
-  return RequestEncoder::Create(manifest, folder, table_rows, options);
+  return RequestEncoder::Create(manifest, files, table_rows, options);
 }
 
 v1::Feature& ShopManifest::feature(const std::string& name) {

@@ -24,9 +24,6 @@ class ShopManifest {
  public:
   ShopManifest();
 
-  // Writes a file into the bundle folder.
-  void Write(const std::string& name, const std::string& content) const;
-
   absl::StatusOr<std::unique_ptr<RequestEncoder>> CreateEncoder() const;
 
   // The feature or sequence of that name, to be changed.
@@ -36,7 +33,7 @@ class ShopManifest {
   v1::BundleManifest manifest;
   std::vector<int64_t> table_rows = {100, 10, 6, 5, 8};  // item, category, tag, segment, time
   EncoderOptions options = {.max_candidates = 4};
-  std::string folder;
+  FileContents files;
 };
 
 // Three candidates, four clicks (one more than are kept) and one purchase.

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
+#include <type_traits>
 #include <utility>
 
 #include "tests/features/shop_manifest.h"
@@ -16,15 +15,8 @@ using ::testing::HasSubstr;
 
 class VocabularyTest : public ::testing::Test {
  protected:
-  VocabularyTest() {
-    folder_ = ::testing::TempDir() + "vocabulary." +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-
   absl::StatusOr<std::unique_ptr<Vocabulary>> Create(const std::string& text) const {
-    return Vocabulary::Create(Parse<v1::IdFeature>(text), folder_);
+    return Vocabulary::Create(Parse<v1::IdFeature>(text), files_);
   }
   std::string CreateError(const std::string& text) const {
     const auto vocabulary = Create(text);
@@ -33,11 +25,9 @@ class VocabularyTest : public ::testing::Test {
     EXPECT_EQ(vocabulary.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(vocabulary.status().message());
   }
-  void Write(const std::string& name, const std::string& content) const {
-    std::ofstream(folder_ + "/" + name, std::ios::binary) << content;
-  }
+  void Write(const std::string& name, const std::string& content) { files_[name] = content; }
 
-  std::string folder_;
+  FileContents files_;
 };
 
 // Row and whether the id is known.
@@ -225,15 +215,48 @@ TEST_F(VocabularyTest, FileGivesLinesRowsInOrder) {
   EXPECT_EQ(Find(**ids, int64_t{-1}), Row(-1, false));
 }
 
+// Trainers number tokens from 1 in the order of their list, 0 being the padding, and put unknown ones last.
+TEST_F(VocabularyTest, FileOfATrainerWithPadFirstAndOovLast) {
+  Write("items.txt", "i7\ni9\ni8\n");
+  const auto items =
+      Create("type: STRING file { path: 'items.txt' first_row: 1 } pad_row: 0 oov_row: 4 unknown: OOV_ROW");
+  ASSERT_TRUE(items.ok()) << items.status();
+  EXPECT_EQ(Find(**items, std::string_view("i7")), Row(1, true));
+  EXPECT_EQ(Find(**items, std::string_view("i9")), Row(2, true));
+  EXPECT_EQ(Find(**items, std::string_view("i8")), Row(3, true));
+  EXPECT_EQ(Find(**items, std::string_view("i6")), Row(4, false));
+  EXPECT_EQ((*items)->max_row(), 4);
+
+  Write("ids.txt", "70\n50\n60\n");
+  const auto ids = Create(
+      "type: INT64 file { path: 'ids.txt' first_row: 1 } pad_row: 0 oov_row: 4 unknown: OOV_ROW negative: "
+      "OOV_ROW");
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(Find(**ids, int64_t{50}), Row(2, true));
+  EXPECT_EQ(Find(**ids, int64_t{0}),
+            Row(4, false));  // not a token: padding has to come as no behavior at all
+  EXPECT_EQ(Find(**ids, int64_t{-1}), Row(4, false));
+
+  // An empty vocabulary still has its two rows.
+  Write("none.txt", "");
+  const auto none =
+      Create("type: STRING file { path: 'none.txt' first_row: 1 } pad_row: 0 oov_row: 1 unknown: OOV_ROW");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(Find(**none, std::string_view("")), Row(1, false));
+  EXPECT_EQ((*none)->max_row(), 1);
+}
+
 TEST_F(VocabularyTest, RefusesBadFiles) {
   const std::string words = "type: STRING file { path: 'f' first_row: 0 } unknown: REFUSE";
   const std::string ids = "type: INT64 file { path: 'f' first_row: 0 } unknown: REFUSE negative: REFUSE";
   const auto missing = Create(words);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/f\" cannot be read"));
+  EXPECT_EQ(std::string(missing.status().message()),
+            "id.file.path: expected a file of the bundle, got \"f\", which it has not");
 
   Write("f", "a\nb\na\n");
-  EXPECT_THAT(CreateError(words), HasSubstr("/f\" line 3: expected each token once, got \"a\" again"));
+  EXPECT_THAT(CreateError(words),
+              HasSubstr("vocabulary file \"f\" line 3: expected each token once, got \"a\" again"));
   Write("f", "a\r\n");
   EXPECT_THAT(CreateError(words), HasSubstr("line 1: expected lines that end in \"\\n\", got \"\\r\\n\""));
   for (const char* bad : {"x", "-1", "007", "1 ", "", "9223372036854775808"}) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/loaded_model.h"
 #include "model/sha256.h"
 #include "tests/testing/test_bundle.h"
 
@@ -62,6 +63,19 @@ TEST(Sha256Test, GivesTheStandardsExamples) {
   EXPECT_EQ(Sha256().Hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+// What features read is what was checked, whatever becomes of the folder.
+TEST_F(BundleTest, FilesAreReadOnce) {
+  WriteBundleFolder(folder_, files_);
+  const auto bundle = OpenBundle(folder_);
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  Overwrite("segments.txt", "\n\n\n\n\n\n\n");
+  std::filesystem::remove(folder_ + "/catalog.json");
+  const auto table_rows = TableRows(**bundle);
+  ASSERT_TRUE(table_rows.ok()) << table_rows.status();
+  const auto encoder = RequestEncoder::Create((*bundle)->manifest, (*bundle)->files, *table_rows, {});
+  EXPECT_TRUE(encoder.ok()) << encoder.status();
+}
+
 TEST_F(BundleTest, OpensAValidFolder) {
   files_["golden.jsonl"] = "{\"tolerance\":0.5}\n\n{\"request\":{\"requestId\":\"second\"}}\n";
   WriteBundleFolder(folder_, files_);
@@ -77,6 +91,9 @@ TEST_F(BundleTest, OpensAValidFolder) {
   ASSERT_EQ((*bundle)->goldens.size(), 2u);
   EXPECT_EQ((*bundle)->goldens[0].tolerance(), 0.5);
   EXPECT_EQ((*bundle)->goldens[1].request().request_id(), "second");
+  const FileContents read = {{"catalog.json", files_["catalog.json"]},
+                             {"segments.txt", files_["segments.txt"]}};
+  EXPECT_EQ((*bundle)->files, read);
   Sha256 digest;
   digest.Update(ReadFileBytes(folder_ + "/COMPLETE"));
   EXPECT_EQ((*bundle)->digest, digest.Hex());

@@ -92,7 +92,7 @@ std::unique_ptr<LoadedModel> LoadChanged(const LoadedModel& from,
   for (const v1::Table& table : out->bundle->manifest.tables()) {
     table_rows.push_back(out->bundle->tensors.at(table.tensor()).shape[0]);
   }
-  auto encoder = RequestEncoder::Create(out->bundle->manifest, out->bundle->directory, table_rows, {});
+  auto encoder = RequestEncoder::Create(out->bundle->manifest, out->bundle->files, table_rows, {});
   auto model = Model::Create(out->bundle->manifest, out->bundle->tensors);
   EXPECT_TRUE(encoder.ok() && model.ok()) << encoder.status() << model.status();
   if (!encoder.ok() || !model.ok()) return nullptr;

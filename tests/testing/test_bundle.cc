@@ -380,7 +380,7 @@ absl::StatusOr<std::string> MakeGoldens(const std::string& folder,
   absl::StatusOr<std::vector<int64_t>> table_rows = TableRows(**bundle);
   if (!table_rows.ok()) return table_rows.status();
   absl::StatusOr<std::unique_ptr<RequestEncoder>> encoder =
-      RequestEncoder::Create(manifest, folder, *table_rows, {});
+      RequestEncoder::Create(manifest, (*bundle)->files, *table_rows, {});
   if (!encoder.ok()) return encoder.status();
   ops::PrepareThread();
   absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(manifest, (*bundle)->tensors);

@@ -249,6 +249,17 @@ class EncoderTest(unittest.TestCase):
         self.assertEqual(encoded.values["item"].tolist(), [3, 2, 1])
         self.assertEqual(features.table_rows(feature, tokens=2), 4)
 
+    def test_vocabulary_of_a_trainer_with_pad_first_and_oov_last(self):
+        for type, tokens, column in (("STRING", ["i7", "i9"], features.strings), ("INT64", ["70", "50"], features.ints)):
+            feature = features.id_feature(
+                "item", CANDIDATE, "item", features.file_vocabulary("items.txt", 1), type=type, pad_row=0, oov_row=3
+            )
+            values = ["i9", "i7", "i8"] if type == "STRING" else [50, 70, 60]
+            encoder = FeatureEncoder([], [feature], "item", vocabularies={"items.txt": tokens})
+            encoded = encoder.encode({"candidates": [column("item", values)]})
+            self.assertEqual(encoded.values["item"].tolist(), [2, 1, 3])
+            self.assertEqual(features.table_rows(feature, tokens=2), 4)
+
     def test_unequal_columns(self):
         columns = [features.ints("item", [2, 3, 4]), features.floats("price", [1.0])]
         with self.assertRaisesRegex(RequestError, '"price": expected 3 rows, got 1'):
