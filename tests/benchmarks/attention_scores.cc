@@ -2,19 +2,21 @@
 // histories of 64 to 512 behaviors at widths of 64 to 256, and how many times scaled dot product attention
 // that is.
 //
-//   attention_scores            # some minutes; the machine should do nothing else
+//   attention_scores            # half a minute
 //   attention_scores --quick    # one small size, to see that it runs
 //
 // A cost is that of the whole layer for 100 candidates of one user, divided by 100: scores, softmax and the
 // sum of the values; projections of query, keys and values are layers of their own and not in it.
 // Self-attention runs once per user, and its cost per candidate is a hundredth of that. Medians on one thread
-// on one CPU.
+// on one CPU, of the time that the thread itself has: what others do meanwhile does not count.
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -105,6 +107,13 @@ std::vector<Kind> Kinds() {
   };
 }
 
+// The time that this thread has been running.
+std::chrono::nanoseconds ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 // Microseconds per candidate of one run, the median of `runs`.
 double Measure(const Kind& kind, int width, int length, int runs) {
   RandomModel model(1);
@@ -128,10 +137,9 @@ double Measure(const Kind& kind, int width, int length, int runs) {
   std::vector<double> times;
   for (int run = 0; run < runs + 2; ++run) {  // the first two warm up
     ops::Scratch::Scope inner(scratch);
-    const auto begin = std::chrono::steady_clock::now();
+    const std::chrono::nanoseconds begin = ThreadTime();
     (*layer)->Run(context);
-    times.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back(std::chrono::duration<double, std::micro>(ThreadTime() - begin).count());
   }
   times.erase(times.begin(), times.begin() + 2);
   std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
