@@ -195,11 +195,27 @@ int64_t PrintLayers(const Model& model, std::ostream& out) {
   return total.parameters;
 }
 
+std::string CalibrationText(const v1::Output& output) {
+  switch (output.calibration_case()) {
+    case v1::Output::kNegativeDownsampling:
+      return absl::StrCat("negative downsampling, rate ", output.negative_downsampling().rate());
+    case v1::Output::kPlatt:
+      return absl::StrCat("platt, slope ", output.platt().slope(), ", intercept ",
+                          output.platt().intercept());
+    case v1::Output::kPiecewiseLinear:
+      return absl::StrCat("piecewise linear, ", output.piecewise_linear().x_size(), " points");
+    case v1::Output::CALIBRATION_NOT_SET:
+      break;
+  }
+  return "-";
+}
+
 void PrintOutputs(const v1::BundleManifest& manifest, std::ostream& out) {
-  TextTable outputs("lll");
-  outputs.Add({"OUTPUT", "INPUT", "LINK"});
+  TextTable outputs("llll");
+  outputs.Add({"OUTPUT", "INPUT", "LINK", "CALIBRATION"});
   for (const v1::Output& output : manifest.outputs()) {
-    outputs.Add({output.name(), output.input(), Words(v1::Output::Link_Name(output.link()))});
+    outputs.Add({output.name(), output.input(), Words(v1::Output::Link_Name(output.link())),
+                 CalibrationText(output)});
   }
   outputs.Print(out);
 }

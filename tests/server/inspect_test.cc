@@ -53,7 +53,7 @@ TEST_F(InspectTest, PrintsWhatTheBundleHolds) {
                                                             "segments.txt", "segment", "pad", "row"));
   EXPECT_THAT(text, HasSubstr("item (item)"));
   EXPECT_THAT(Line(text, "time"), ::testing::ElementsAre("time", "5", "12", "0.000", "time.weight"));
-  EXPECT_THAT(Line(text, "purchase"), ::testing::ElementsAre("purchase", "buy", "sigmoid"));
+  EXPECT_THAT(Line(text, "purchase"), ::testing::ElementsAre("purchase", "buy", "sigmoid", "-"));
   // [16, 29] + [16] + [1, 16] + [1]
   const std::vector<std::string> tower = Line(text, "tower");
   ASSERT_GE(tower.size(), 5u);
