@@ -1,7 +1,8 @@
 // An activation function with its parameters, ready to be applied.
 //
-//   ASSIGN_OR_RETURN(Activation activation, scope.FindActivation("activation", enumerator, parameters,
-//   width)); activation.Apply(x, rows);                   // x [rows, width], packed, in place
+//   absl::StatusOr<Activation> activation =
+//       scope.FindActivation("activation", dense.activation(), "parameters", dense.parameters(), width);
+//   activation->Apply(x, rows);  // x [rows, width], packed, in place
 //
 // Const after it is made, so thread-safe.
 #ifndef DINGHY_MODEL_LAYERS_ACTIVATION_H_

@@ -190,6 +190,9 @@ absl::StatusOr<BatchNormWeights> LayerScope::FindBatchNorm(absl::string_view fie
     const double scale = (parts[2] != nullptr ? parts[2][i] : 1.0) / std::sqrt(variance + norm.epsilon());
     out.scale.push_back(scale);
     out.shift.push_back((parts[3] != nullptr ? parts[3][i] : 0.0) - parts[0][i] * scale);
+    if (!std::isfinite(static_cast<float>(scale)) || !std::isfinite(static_cast<float>(out.shift.back()))) {
+      return Error(field, ": expected a finite scale and shift, got an overflow in column ", i);
+    }
   }
   return out;
 }
@@ -217,9 +220,15 @@ absl::StatusOr<Activation> LayerScope::FindActivation(absl::string_view field, v
   out.slope = parameters.slope();
   if (!std::isfinite(out.slope)) return Error(path, ".slope: expected a finite number, got ", out.slope);
   if (takes_alpha) {
-    const bool shared = HasShape(parameters.alpha(), {1});
+    const std::string alpha_path = absl::StrCat(path, ".alpha");
+    const auto it = tensors_.find(parameters.alpha());
+    const bool shared = it != tensors_.end() && it->second.shape == std::vector<int64_t>{1};
+    if (!shared && it != tensors_.end() && it->second.shape != std::vector<int64_t>{width}) {
+      return Error(alpha_path, " \"", parameters.alpha(), "\": expected shape [", width, "] or [1], got ",
+                   ShapeText(it->second.shape));
+    }
     const absl::StatusOr<const Tensor*> alpha =
-        FindTensor(absl::StrCat(path, ".alpha"), parameters.alpha(), {shared ? 1 : width});
+        FindTensor(alpha_path, parameters.alpha(), {shared ? 1 : width});
     if (!alpha.ok()) return alpha.status();
     const float* data = (*alpha)->data.get();
     for (int64_t i = 0; i < width; ++i) out.alpha.push_back(data[shared ? 0 : i]);
@@ -236,11 +245,6 @@ absl::StatusOr<Activation> LayerScope::FindActivation(absl::string_view field, v
     }
   }
   return out;
-}
-
-bool LayerScope::HasShape(const std::string& name, const std::vector<int64_t>& shape) const {
-  const auto it = tensors_.find(name);
-  return it != tensors_.end() && it->second.shape == shape;
 }
 
 absl::Status LayerScope::CheckEpsilon(absl::string_view field, bool present, float epsilon) const {

@@ -113,7 +113,6 @@ class LayerScope {
   const std::string& choices() const { return choices_; }
 
  private:
-  bool HasShape(const std::string& name, const std::vector<int64_t>& shape) const;
   absl::Status CheckEpsilon(absl::string_view field, bool present, float epsilon) const;
 
   const v1::BundleManifest& manifest_;

@@ -17,8 +17,10 @@ void Sigmoid(float* x, int64_t n);  // absolute error below 2e-7
 void Tanh(float* x, int64_t n);     // absolute error below 4e-7
 void Silu(float* x, int64_t n);     // relative error below 1e-6
 void LeakyRelu(float slope, float* x, int64_t n);
-void GeluErf(float* x, int64_t n);   // x Phi(x); absolute error below 5e-7 * max(1, |x|)
-void GeluTanh(float* x, int64_t n);  // as GELU_TANH in bundle.proto; errors as GeluErf
+// x Phi(x) and its approximation by tanh, as GELU_TANH in bundle.proto: error below 5e-7, or below 2e-7 of
+// the result where that is more.
+void GeluErf(float* x, int64_t n);
+void GeluTanh(float* x, int64_t n);
 // x + 1 where x > 0, else exp(x); relative error below 3e-7, 0 below -87.
 void EluPlusOne(float* x, int64_t n);
 // x + 1 where x > 0, else exp(x - shift), where x <= shift must hold: as above, and 0 for x - shift below
