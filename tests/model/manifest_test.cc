@@ -40,6 +40,14 @@ void FillHashed(v1::Feature& feature) {
   id.set_negative(v1::REFUSE);
 }
 
+void FillBatchNorm(v1::BatchNorm& norm) {
+  norm.set_mean("bn.mean");
+  norm.set_variance("bn.variance");
+  norm.set_weight("");
+  norm.set_bias("bn.bias");
+  norm.set_epsilon(1e-5f);
+}
+
 // A manifest that uses every kind of feature, vocabulary and layer.
 v1::BundleManifest RichManifest() {
   v1::BundleManifest manifest = MakeTestManifest({.self_attention = true});
@@ -88,6 +96,43 @@ v1::BundleManifest RichManifest() {
   relu.set_name("relu");
   relu.add_inputs("product");
   relu.mutable_activation()->set_function(v1::RELU);
+  v1::Layer& batch_norm = *manifest.add_layers();
+  batch_norm.set_name("batch_norm");
+  batch_norm.add_inputs("relu");
+  FillBatchNorm(*batch_norm.mutable_batch_norm());
+  v1::Layer& dot = *manifest.add_layers();
+  dot.set_name("dot");
+  dot.mutable_dot()->add_left("batch_norm");
+  dot.mutable_dot()->add_right("product");
+  v1::Layer& dice = *manifest.add_layers();
+  dice.set_name("dice");
+  dice.add_inputs("dot");
+  v1::Dense& dense = *dice.mutable_dense();
+  dense.set_weight("dice.weight");
+  dense.set_bias("");
+  dense.set_activation(v1::DICE);
+  FillBatchNorm(*dense.mutable_norm());
+  dense.mutable_parameters()->set_alpha("dice.alpha");
+  FillBatchNorm(*dense.mutable_parameters()->mutable_norm());
+  v1::Layer& leaky = *manifest.add_layers();
+  leaky.set_name("leaky");
+  leaky.add_inputs("dice");
+  leaky.mutable_activation()->set_function(v1::LEAKY_RELU);
+  leaky.mutable_activation()->mutable_parameters()->set_slope(0.1f);
+  const auto add_output = [&manifest](const std::string& name) -> v1::Output& {
+    v1::Output& output = *manifest.add_outputs();
+    output.set_name(name);
+    output.set_input("leaky");
+    output.set_link(v1::Output::SIGMOID);
+    return output;
+  };
+  add_output("downsampled").mutable_negative_downsampling()->set_rate(0.1);
+  v1::Platt& platt = *add_output("platt").mutable_platt();
+  platt.set_slope(2);
+  platt.set_intercept(-1);
+  v1::PiecewiseLinear& line = *add_output("piecewise").mutable_piecewise_linear();
+  line.add_x(0.5);
+  line.add_y(0.25);
   return manifest;
 }
 
@@ -98,7 +143,17 @@ const std::set<std::string>& MayBeAbsent() {
       "dinghy.v1.Feature.missing",  // then a request without the value is refused
       "dinghy.v1.Feature.missing_id",
       "dinghy.v1.TimeSince.boundaries_ms",  // one row for all times
-      "dinghy.v1.SelfAttention.positions",   "dinghy.v1.SelfAttention.final_norm",
+      "dinghy.v1.SelfAttention.positions",
+      "dinghy.v1.SelfAttention.final_norm",
+      "dinghy.v1.Dense.norm",
+      "dinghy.v1.Dense.parameters",  // what an activation needs is checked with its layer
+      "dinghy.v1.ActivationLayer.parameters",
+      "dinghy.v1.ActivationParameters.slope",
+      "dinghy.v1.ActivationParameters.alpha",
+      "dinghy.v1.ActivationParameters.norm",
+      "dinghy.v1.Output.negative_downsampling",
+      "dinghy.v1.Output.platt",
+      "dinghy.v1.Output.piecewise_linear",
   };
   return names;
 }

@@ -64,15 +64,6 @@ v1::TargetAttention& Interest(RandomModel& m) {
 }
 v1::Mlp& Tower(RandomModel& m) { return *m.manifest.mutable_layers(kTower)->mutable_mlp(); }
 
-v1::Dense& Tower(RandomModel& m, int layer) {
-  return *m.manifest.mutable_layers(kTower)->mutable_mlp()->mutable_layers(layer);
-}
-void SetLine(RandomModel& m, const std::vector<double>& x, const std::vector<double>& y) {
-  v1::PiecewiseLinear& line = *m.manifest.mutable_outputs(0)->mutable_piecewise_linear();
-  line.mutable_x()->Add(x.begin(), x.end());
-  line.mutable_y()->Add(y.begin(), y.end());
-}
-
 std::vector<Fault> Faults() {
   return {
       // Weights.
@@ -262,88 +253,6 @@ std::vector<Fault> Faults() {
       {"OutputUnknown",
        [](RandomModel& m) { m.manifest.mutable_outputs(0)->set_input("towr"); },
        {"output \"click\"", "expected a layer", "\"towr\""}},
-      // Activations, batch norms, inner products, calibration.
-      {"AlphaMissing",
-       [](RandomModel& m) { Tower(m, 0).set_activation(v1::PRELU); },
-       {"layer \"tower\": mlp.layers[0].parameters.alpha: expected one for PRELU, got nothing"}},
-      {"SlopeNotTaken",
-       [](RandomModel& m) { Tower(m, 0).mutable_parameters()->set_slope(0.1f); },
-       {"layer \"tower\": mlp.layers[0].parameters.slope: expected none for RELU, got one"}},
-      {"NormNotTaken",
-       [](RandomModel& m) {
-         Tower(m, 0).set_activation(v1::PRELU);
-         *Tower(m, 0).mutable_parameters() = m.MakeParameters("p", v1::DICE, 8);
-       },
-       {"layer \"tower\": mlp.layers[0].parameters.norm: expected none for PRELU, got one"}},
-      {"AlphaShape",
-       [](RandomModel& m) {
-         Tower(m, 0).set_activation(v1::PRELU);
-         Tower(m, 0).mutable_parameters()->set_alpha(m.AddTensor("alpha", {7}, 1));
-       },
-       {"layer \"tower\": mlp.layers[0].parameters.alpha \"alpha\": expected shape [8], got [7]"}},
-      {"NormVarianceNegative",
-       [](RandomModel& m) {
-         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
-         m.tensors["bn.variance"].data[3] = -0.5f;
-       },
-       {"layer \"tower\": mlp.layers[0].norm.variance \"bn.variance\": expected numbers of at least 0, got "
-        "-0.5 in "
-        "column 3"}},
-      {"NormWidth",
-       [](RandomModel& m) { *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 9); },
-       {"layer \"tower\": mlp.layers[0].norm.mean \"bn.mean\": expected shape [8], got [9]"}},
-      {"NormEpsilonMissing",
-       [](RandomModel& m) {
-         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
-         Tower(m, 0).mutable_norm()->clear_epsilon();
-       },
-       {"layer \"tower\": mlp.layers[0].norm.epsilon: expected a number above 0, got nothing"}},
-      {"NormWeightUnsaid",
-       [](RandomModel& m) {
-         *Tower(m, 0).mutable_norm() = m.MakeBatchNorm("bn", 8);
-         Tower(m, 0).mutable_norm()->clear_weight();
-       },
-       {"layer \"tower\": mlp.layers[0].norm.weight: expected a tensor's name, or \"\" for none, got "
-        "nothing"}},
-      {"DotWidths",
-       [](RandomModel& m) {
-         v1::Dot& dot = *m.AddLayer("dot", {})->mutable_dot();
-         dot.add_left("item");
-         dot.add_right("age");
-       },
-       {"layer \"dot\": right: expected width 6 as left has, got 1"}},
-      {"DotLevels",
-       [](RandomModel& m) {
-         v1::Dot& dot = *m.AddLayer("dot", {})->mutable_dot();
-         dot.add_left("item");
-         dot.add_right("clicks.item");
-       },
-       {"layer \"dot\": expected inputs of one level"}},
-      {"CalibratedRaw",
-       [](RandomModel& m) {
-         m.manifest.mutable_outputs(0)->set_link(v1::Output::RAW);
-         m.manifest.mutable_outputs(0)->mutable_platt()->set_slope(1);
-       },
-       {"output \"click\": calibration: expected none with link RAW, got one"}},
-      {"DownsamplingRate",
-       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_negative_downsampling()->set_rate(1.5); },
-       {"output \"click\": negative_downsampling.rate: expected above 0 and at most 1, got 1.5"}},
-      {"PlattSlope",
-       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_platt()->set_slope(-1); },
-       {"output \"click\": platt.slope: expected a number above 0, got -1"}},
-      {"PiecewiseCounts",
-       [](RandomModel& m) { m.manifest.mutable_outputs(0)->mutable_piecewise_linear()->add_x(0.5); },
-       {"output \"click\": piecewise_linear: expected as many x as y, at least one, got 1 and 0"}},
-      {"PiecewiseFalls",
-       [](RandomModel& m) {
-         SetLine(m, {0.2, 0.5}, {0.4, 0.3});
-       },
-       {"output \"click\": piecewise_linear.y[1]: expected 0.4 to 1, got 0.3"}},
-      {"PiecewiseOrder",
-       [](RandomModel& m) {
-         SetLine(m, {0.5, 0.5}, {0.3, 0.4});
-       },
-       {"output \"click\": piecewise_linear.x[1]: expected above 0.5 and below 1, got 0.5"}},
       {"OutputLink",
        [](RandomModel& m) { m.manifest.mutable_outputs(0)->clear_link(); },
        {"output \"click\"", "link"}},

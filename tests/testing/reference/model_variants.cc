@@ -74,7 +74,7 @@ std::string AddInterest(RandomModel& model, Variant variant, const std::string& 
     rows = sequence + ".history";
   }
   const std::string name = sequence + ".interest";
-  if (variant == Variant::kDin || variant == Variant::kDinSasrec) {
+  if (variant != Variant::kMeanPooling && variant != Variant::kSasrec) {
     AddTargetAttention(model, sequence, rows, options);
   } else {
     model.AddLayer(name, {rows})
@@ -82,6 +82,20 @@ std::string AddInterest(RandomModel& model, Variant variant, const std::string& 
         ->set_method(variant == Variant::kSasrec ? v1::Pooling::LAST : v1::Pooling::MEAN);
   }
   return name;
+}
+
+// Gives a dense layer an activation with its parameters and, in layers of more than one column, a batch norm.
+void Replace(RandomModel& model, v1::Dense& dense, v1::Activation activation, bool shared_alpha) {
+  const int width = static_cast<int>(model.tensors.at(dense.weight()).shape[0]);
+  const std::string prefix = dense.weight();
+  if (width > 1) *dense.mutable_norm() = model.MakeBatchNorm(prefix + ".bn", width, !shared_alpha);
+  dense.set_activation(activation);
+  *dense.mutable_parameters() = model.MakeParameters(prefix, activation, width, shared_alpha);
+}
+
+void ReplaceAll(RandomModel& model, google::protobuf::RepeatedPtrField<v1::Dense>& layers) {
+  constexpr v1::Activation kKinds[] = {v1::DICE, v1::PRELU};
+  for (int i = 0; i < layers.size(); ++i) Replace(model, layers[i], kKinds[i % 2], i % 2 == 1);
 }
 
 }  // namespace
@@ -98,6 +112,8 @@ std::string VariantName(Variant variant) {
       return "din";
     case Variant::kDinSasrec:
       return "din_sasrec";
+    case Variant::kDinDice:
+      return "din_dice";
   }
   return "";
 }
@@ -118,6 +134,16 @@ RandomModel MakeVariant(Variant variant, const VariantOptions& options, uint32_t
       inputs.push_back(interest);
       inputs.push_back(sequence + ".match");
       width += 2 * options.width;
+      if (variant != Variant::kDinDice) continue;
+      v1::Layer* const attention = model.manifest.mutable_layers(model.manifest.layers_size() - 2);
+      ReplaceAll(model, *attention->mutable_target_attention()->mutable_din()->mutable_layers());
+      v1::Dot& dot = *model.AddLayer(sequence + ".affinity", {})->mutable_dot();
+      dot.add_left(interest);
+      *dot.mutable_right() = candidate.inputs();
+      *model.AddLayer(sequence + ".normed", {sequence + ".affinity", "age"})->mutable_batch_norm() =
+          model.MakeBatchNorm(sequence + ".normed", 2);
+      inputs.push_back(sequence + ".normed");
+      width += 2;
     }
   }
   v1::Mlp& mlp = *model.AddLayer("tower", inputs)->mutable_mlp();
@@ -126,9 +152,15 @@ RandomModel MakeVariant(Variant variant, const VariantOptions& options, uint32_t
                                         mlp.layers_size() == 0 ? v1::SILU : v1::RELU);
     width = out;
   }
+  if (variant == Variant::kDinDice) ReplaceAll(model, *mlp.mutable_layers());
   for (const std::string name : {"click", "purchase"}) {
     *model.AddLayer(name, {"tower"})->mutable_dense() = model.MakeDense(name, width, 1, v1::LINEAR);
     model.AddOutput(name, name, name == "click" ? v1::Output::SIGMOID : v1::Output::RAW);
+  }
+  if (variant == Variant::kDinDice) {
+    v1::Platt& platt = *model.manifest.mutable_outputs(0)->mutable_platt();
+    platt.set_slope(0.7);
+    platt.set_intercept(-1.2);
   }
   return model;
 }

@@ -1,4 +1,5 @@
-// The five reference models in small, with random weights: two sequences, two outputs, all kinds of features.
+// The five reference models in small, and one of everything that works row by row, with random weights: two
+// sequences, two outputs, all kinds of features.
 #ifndef DINGHY_TESTS_TESTING_REFERENCE_MODEL_VARIANTS_H_
 #define DINGHY_TESTS_TESTING_REFERENCE_MODEL_VARIANTS_H_
 
@@ -10,11 +11,14 @@
 
 namespace dinghy::reference {
 
-enum class Variant { kNoHistory, kMeanPooling, kSasrec, kDin, kDinSasrec };
+// kDinDice is kDin with Dice, PReLU and other activations, batch norms before them, inner products and a
+// calibrated output.
+enum class Variant { kNoHistory, kMeanPooling, kSasrec, kDin, kDinSasrec, kDinDice };
 
 inline const std::vector<Variant>& AllVariants() {
-  static const auto* const all = new std::vector<Variant>{
-      Variant::kNoHistory, Variant::kMeanPooling, Variant::kSasrec, Variant::kDin, Variant::kDinSasrec};
+  static const auto* const all =
+      new std::vector<Variant>{Variant::kNoHistory, Variant::kMeanPooling, Variant::kSasrec,
+                               Variant::kDin,       Variant::kDinSasrec,   Variant::kDinDice};
   return *all;
 }
 
