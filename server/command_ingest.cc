@@ -120,7 +120,7 @@ void AddIngestCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<IngestFlags>();
   command->add_option("--server", flags->server, "host:port of a server with a store");
   command->add_option("--store", flags->store, "rocksdb:PATH, not open in a server at the same time");
-  command->add_option("--format", flags->format, "auto (by name or first byte), jsonl or tsv")
+  command->add_option("--format", flags->format, "auto (by name or first line), jsonl or tsv")
       ->check(CLI::IsMember({"auto", "jsonl", "tsv"}))
       ->capture_default_str();
   command->add_option("--batch", flags->batch, "Events per append")
@@ -137,7 +137,8 @@ void AddIngestCommand(CLI::App& app, int& exit_code) {
       "The header of a TSV names its columns, in any order:\n"
       "  user_id, event_time_ms, action  needed\n"
       "  item_id, item_key               an integer, a text; a row has exactly one of them\n"
-      "  event_id                        tells events of one millisecond apart; default: the row\n"
+      "  event_id                        tells events of one millisecond apart; default: by the row\n"
+      "                                  and its content\n"
       "  ingest_time_ms                  default: now\n"
       "  <name>:int|float|string         another value of the event; a cell may be empty");
   command->callback([flags, &exit_code] { exit_code = Ingest(*flags); });

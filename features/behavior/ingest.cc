@@ -1,5 +1,6 @@
 #include "features/behavior/ingest.h"
 
+#include <farmhash.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -24,8 +26,18 @@
 namespace dinghy {
 namespace {
 
-// `row` becomes the event_id of an event that has none, as in TSV: two events of one millisecond are two.
-absl::Status ParseJson(const std::string& line, uint64_t row, v1::Event& event) {
+// The event_id of an event of row `row` that has none. Rows come first, so that events of one millisecond
+// keep their order; the content behind them tells equal rows of two files apart.
+uint64_t EventIdOf(const v1::Event& event, uint64_t row) {
+  constexpr int kContentBits = 28;
+  v1::Event content = event;
+  content.clear_event_id();
+  const std::string bytes = content.SerializeAsString();
+  return row << kContentBits | (util::Fingerprint64(bytes.data(), bytes.size()) >> (64 - kContentBits));
+}
+
+// `has_id`: whether the line says an event_id.
+absl::Status ParseJson(const std::string& line, v1::Event& event, bool& has_id) {
   const auto status = google::protobuf::util::JsonStringToMessage(line, &event);
   if (!status.ok()) {
     return absl::InvalidArgumentError(
@@ -39,7 +51,7 @@ absl::Status ParseJson(const std::string& line, uint64_t row, v1::Event& event) 
   if (event.event_time_ms() == 0 && !has("event_time_ms", "eventTimeMs")) {
     return absl::InvalidArgumentError("event_time_ms: expected milliseconds since the epoch, got none");
   }
-  if (event.event_id() == 0 && !has("event_id", "eventId")) event.set_event_id(row);
+  has_id = event.event_id() != 0 || has("event_id", "eventId");
   return absl::OkStatus();
 }
 
@@ -47,7 +59,8 @@ absl::Status ParseJson(const std::string& line, uint64_t row, v1::Event& event) 
 class TsvParser {
  public:
   absl::Status ReadHeader(absl::string_view line);
-  absl::Status ParseRow(absl::string_view line, uint64_t row, v1::Event& event) const;
+  // `has_id`: whether the row has an event_id.
+  absl::Status ParseRow(absl::string_view line, v1::Event& event, bool& has_id) const;
 
  private:
   enum class Kind {
@@ -120,14 +133,14 @@ absl::Status TsvParser::ReadHeader(absl::string_view line) {
   return absl::OkStatus();
 }
 
-absl::Status TsvParser::ParseRow(absl::string_view line, uint64_t row, v1::Event& event) const {
+absl::Status TsvParser::ParseRow(absl::string_view line, v1::Event& event, bool& has_id) const {
   const std::vector<absl::string_view> cells = absl::StrSplit(line, '\t');
   if (cells.size() != columns_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected ", columns_.size(), " columns, got ", cells.size()));
   }
-  event.set_event_id(row);
   for (size_t i = 0; i < cells.size(); ++i) {
+    has_id = has_id || (columns_[i].kind == Kind::kEventId && !cells[i].empty());
     if (absl::Status status = SetCell(columns_[i], cells[i], event); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -200,10 +213,11 @@ absl::Status TsvParser::SetCell(const Column& column, absl::string_view cell, v1
   return absl::OkStatus();
 }
 
-EventFormat Detect(std::istream& stream, const std::string& name) {
+// kAuto where the name does not say.
+EventFormat FormatOf(absl::string_view name) {
   if (absl::EndsWith(name, ".jsonl") || absl::EndsWith(name, ".json")) return EventFormat::kJsonl;
   if (absl::EndsWith(name, ".tsv")) return EventFormat::kTsv;
-  return stream.peek() == '{' ? EventFormat::kJsonl : EventFormat::kTsv;
+  return EventFormat::kAuto;
 }
 
 // Collects events and appends them by batches.
@@ -259,7 +273,7 @@ absl::Status IngestFile(const std::string& path, const IngestOptions& options, c
 absl::Status IngestStream(std::istream& stream, const std::string& name, const IngestOptions& options,
                           const AppendFunction& append, IngestCounts& counts) {
   EventFormat format = options.format;
-  if (format == EventFormat::kAuto) format = Detect(stream, name);
+  if (format == EventFormat::kAuto) format = FormatOf(name);
   LineReader reader(stream, options.max_line_bytes);
   Batch batch(name, options, append, counts);
   TsvParser tsv;
@@ -269,8 +283,14 @@ absl::Status IngestStream(std::istream& stream, const std::string& name, const I
   for (;;) {
     const LineReader::Result read = reader.Next(line);
     if (read == LineReader::kEnd) return batch.Append();
+    if (format == EventFormat::kAuto && !line.empty()) {
+      const bool json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "{");
+      format = json ? EventFormat::kJsonl : EventFormat::kTsv;
+      header = !json;
+    }
     absl::Status status;
     v1::Event event;
+    bool has_id = false;
     const bool was_header = header;
     if (read == LineReader::kFailed) {
       status = absl::DataLossError("reading failed after this line");
@@ -285,9 +305,12 @@ absl::Status IngestStream(std::istream& stream, const std::string& name, const I
       header = false;
       if (status.ok()) continue;
     } else {
-      status = format == EventFormat::kTsv ? tsv.ParseRow(line, row, event) : ParseJson(line, row, event);
-      ++row;
+      status =
+          format == EventFormat::kTsv ? tsv.ParseRow(line, event, has_id) : ParseJson(line, event, has_id);
+      if (!has_id) event.set_event_id(row);  // what faults name
       if (status.ok()) status = CheckEvent(event);
+      if (status.ok() && !has_id) event.set_event_id(EventIdOf(event, row));
+      ++row;
     }
     if (status.ok()) {
       status = batch.Add(std::move(event), reader.number());

@@ -16,9 +16,10 @@
 //   event_id
 //   <name>:int|float|string         a value of the event; an empty cell: the event has no such value
 //
-// The event_id of an event without one is the number of its line in the file, from 0, neither header nor
-// empty lines counted, so that two events of one millisecond are two. Empty lines are skipped. Repeating an
-// ingestion is harmless: what is there already is counted as duplicates.
+// The event_id of an event without one is made of the number of its line in the file, from 0, neither header
+// nor empty lines counted, and of its content: events of one millisecond stay apart and in the order of their
+// lines, also from one file to another. Empty lines are skipped. Repeating an ingestion is harmless: what is
+// there already is counted as duplicates.
 #ifndef DINGHY_FEATURES_BEHAVIOR_INGEST_H_
 #define DINGHY_FEATURES_BEHAVIOR_INGEST_H_
 
@@ -36,7 +37,7 @@
 namespace dinghy {
 
 enum class EventFormat {
-  kAuto,  // by the name (.jsonl, .json, .tsv), else by the first byte: '{' begins JSON
+  kAuto,  // by the name (.jsonl, .json, .tsv), else by the first line that is not empty: '{' begins JSON
   kJsonl,
   kTsv,
 };

@@ -70,13 +70,14 @@ TEST(IngestTest, ReadsTsvWithColumnsInAnyOrder) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   ASSERT_EQ(outcome.events.size(), 2u);
   const v1::Event& first = outcome.events[0];
-  EXPECT_EQ(
-      first.ShortDebugString(),
-      "user_id: \"a\" event_time_ms: 100 item_id: 7 action: \"click\" values { name: \"price\" number: 1.5 } "
-      "values { name: \"dwell\" integer: -3 } values { name: \"color\" text: \"red\" } ingest_time_ms: 9");
+  EXPECT_EQ(first.ShortDebugString(),
+            "user_id: \"a\" event_time_ms: 100 event_id: " + std::to_string(first.event_id()) +
+                " item_id: 7 action: \"click\" values { name: \"price\" number: 1.5 } "
+                "values { name: \"dwell\" integer: -3 } values { name: \"color\" text: \"red\" } "
+                "ingest_time_ms: 9");
   const v1::Event& second = outcome.events[1];
   EXPECT_EQ(second.item_key(), "shoe");
-  EXPECT_EQ(second.event_id(), 1u);  // the number of its row
+  EXPECT_EQ(second.event_id() >> 28, 1u);  // the number of its row
   EXPECT_EQ(second.values_size(), 0);
 }
 
@@ -118,7 +119,48 @@ TEST(IngestTest, JsonLinesOfOneMillisecondAreDifferentEventsAndAgainTheyAreDupli
     EXPECT_EQ(counts.appended, run == 0 ? 3 : 0);
     EXPECT_EQ(counts.duplicates, run == 0 ? 0 : 3);
   }
-  EXPECT_THAT(ids, ElementsAre(0, 1, 0, 0, 1, 0));  // what is said to be 0 stays 0
+  ASSERT_EQ(ids.size(), 6u);
+  EXPECT_EQ(ids[0] >> 28, 0u);
+  EXPECT_EQ(ids[1] >> 28, 1u);
+  EXPECT_THAT(ids, ElementsAre(ids[0], ids[1], 0, ids[0], ids[1], 0));  // what is said to be 0 stays 0
+}
+
+// Every file begins at row 0; what stands there is another event all the same.
+TEST(IngestTest, RowsOfTwoFilesAreDifferentEvents) {
+  const std::string json =
+      "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":12,\"action\":\"click\"}\n"
+      "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":10,\"action\":\"buy\"}\n";
+  const std::pair<std::string, std::string> files[] = {
+      {"one.tsv", std::string(kHeader) + "a\t1\t10\tclick\na\t1\t11\tclick\n"},
+      {"two.tsv", std::string(kHeader) + "a\t1\t11\tclick\na\t1\t10\tclick\n"},
+      {"three.jsonl", json}};
+  auto store = NewMemoryStore();
+  const auto append = [&](absl::Span<const v1::Event> events) { return store->Append(events); };
+  for (int run = 0; run < 2; ++run) {
+    for (const auto& [name, text] : files) {
+      std::istringstream stream(text);
+      IngestCounts counts;
+      ASSERT_TRUE(IngestStream(stream, name, {}, append, counts).ok());
+      EXPECT_EQ(counts.appended, run == 0 ? 2 : 0) << name;
+      EXPECT_EQ(counts.duplicates, run == 0 ? 0 : 2) << name;
+    }
+  }
+  const auto events = store->Fetch("a", v1::HistoryQuery());
+  ASSERT_TRUE(events.ok()) << events.status();
+  ASSERT_EQ(events->size(), 6u);
+  // Events of one millisecond come by their rows.
+  for (int i = 0; i < 6; ++i) EXPECT_EQ((*events)[i].event_id() >> 28, static_cast<uint64_t>(i / 3));
+}
+
+// The same event in the other format, or with its fields in another order, has the same id.
+TEST(IngestTest, TheIdOfAnEventIsThatOfItsContent) {
+  const Outcome tsv = Ingest(std::string(kHeader) + "a\t1\t10\tclick\n");
+  const Outcome json =
+      Ingest("{\"action\": \"click\", \"item_id\": \"10\", \"event_time_ms\": 1, \"user_id\": \"a\"}");
+  ASSERT_EQ(tsv.events.size(), 1u);
+  ASSERT_EQ(json.events.size(), 1u);
+  EXPECT_EQ(tsv.events[0].event_id(), json.events[0].event_id());
+  EXPECT_NE(tsv.events[0].event_id(), 0u);
 }
 
 TEST(IngestTest, AJsonLineNeedsATime) {
@@ -159,7 +201,7 @@ TEST(IngestTest, SkipsBadLinesWhereAskedAndTellsOfEach) {
   EXPECT_EQ(outcome.bad[0], "events:3: expected 4 columns, got 2");
   EXPECT_THAT(outcome.bad[1], HasSubstr("events:4: event of user \"b\" at 3 ms, id 2: action"));
   EXPECT_EQ(outcome.bad[2], "events:5: expected a line of at most 60 bytes, got a longer one");
-  EXPECT_EQ(outcome.events[1].event_id(), 4u);  // bad rows keep their numbers
+  EXPECT_EQ(outcome.events[1].event_id() >> 28, 4u);  // bad rows keep their numbers
 }
 
 TEST(IngestTest, NamesTheFaultOfARow) {
@@ -207,12 +249,25 @@ TEST(IngestTest, NamesTheLineOfBadJson) {
   EXPECT_THAT(Message(Ingest(good + good + "{\"userId\":\"a\"")), HasSubstr("events:3: "));
 }
 
-TEST(IngestTest, TellsTheFormatByNameThenByTheFirstByte) {
+TEST(IngestTest, TellsTheFormatByNameThenByTheFirstLine) {
   EXPECT_THAT(Message(Ingest("user_id\n", {}, "x.jsonl")),
               HasSubstr("x.jsonl:1: expected the protobuf JSON"));
   EXPECT_THAT(Message(Ingest("{}\n", {}, "x.tsv")), HasSubstr("x.tsv:1: header"));
   EXPECT_THAT(Message(Ingest("{}\n", {}, "x")), HasSubstr("x:1: event_time_ms: expected"));
   EXPECT_THAT(Message(Ingest("{}\n", {.format = EventFormat::kTsv}, "x")), HasSubstr("header"));
+  const std::string event = "{\"userId\":\"a\",\"eventTimeMs\":1,\"itemId\":1,\"action\":\"c\"}\n";
+  for (const char* before : {"", " ", "\t ", "\n\n", "\xEF\xBB\xBF", "\xEF\xBB\xBF \t", "\r\n "}) {
+    const Outcome outcome = Ingest(before + event + " " + event);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_EQ(outcome.counts.appended, 2) << before;
+    EXPECT_EQ(Ingest(before + event, {}, "x.jsonl").counts.appended, 1) << before;
+  }
+  for (const char* before : {"", "\n", "\xEF\xBB\xBF"}) {
+    EXPECT_EQ(Ingest(std::string(before) + kHeader + "a\t1\t1\tclick\n").counts.appended, 1) << before;
+  }
+  // A first line that is too long still says what it is.
+  IngestOptions options{.max_line_bytes = 80, .skip_bad = true};
+  EXPECT_EQ(Ingest("{" + std::string(100, ' ') + "\n" + event, options).counts.appended, 1);
 }
 
 TEST(IngestTest, AnEmptyStreamIsNoEvents) {
