@@ -37,7 +37,10 @@ def main(arguments=None) -> int:
     args = _parser(importer).parse_args(arguments[1:])
     try:
         built = importer.import_model(args)
-        expected = built.expected + (read_lines(args.expected) if args.expected else [])
+        lines = read_lines(args.expected) if args.expected else []
+        if args.expected and not lines:
+            raise ValueError(f"{args.expected}: expected scores of the library, a ScoreLog a line, got an empty file")
+        expected = built.expected + lines
         goldens = golden_requests_of(built, [] if built.expected else None, expected)
         folder = write_bundle(
             args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies

@@ -26,6 +26,11 @@ def write_bundle(model_root, version, manifest, tensors, goldens, catalog=None, 
     `tensors`: name -> float32 array; `vocabularies`: path -> tokens. A version that is there is never replaced: a
     running server may hold it. Raises FileExistsError.
     """
+    name = manifest["name"]
+    if not name or os.path.basename(name) != name or name.startswith(".") or "\0" in name:
+        raise ValueError(f"name: expected one that a folder can have, got {name!r}")
+    if not 0 < int(version) < 2**63:
+        raise ValueError(f"version: expected 1 or more, of 64 bits, got {version}")
     parent = os.path.join(model_root, manifest["name"])
     folder = os.path.join(parent, str(int(version)))
     if os.path.exists(folder):

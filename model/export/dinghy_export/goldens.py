@@ -63,9 +63,13 @@ def golden_requests_of(built, requests=None, expected=(), seed=20240601) -> list
     encoder, links = built.encoder(), {output["name"]: output["link"] for output in built.manifest["outputs"]}
     logs, worst = [], 0.0
     for line, log in enumerate(expected):
-        title, scores = _expected_of(built, line, log)
-        worst = max(worst, _compare(title, links, scores, evaluate(built.manifest, built.tensors,
-                                                                   encoder.encode(log["request"])).scores))
+        try:
+            title, scores = _expected_of(built, line, log)
+            computed = evaluate(built.manifest, built.tensors, encoder.encode(log["request"])).scores
+        except (KeyError, TypeError, AttributeError) as error:
+            raise GoldenMismatch(f"expected requests, line {line + 1}: expected a ScoreLog of proto/score_log.proto as "
+                                 f"JSON, got one that is not ({type(error).__name__}: {error})") from None
+        worst = max(worst, _compare(title, links, scores, computed))
         logs += _logs_of(links, {**log["request"], "model": built.manifest["name"]}, title, scores)
     if expected:
         built.notes.append(f"{len(expected)} requests of the library's own: largest difference {worst:.1e}")
@@ -137,7 +141,8 @@ def _compare(title, links, expected, scores):
             raise GoldenMismatch(f'request "{title}": output "{output}": expected one of {", ".join(links)}')
         got, bar = scores[output], TOLERANCE if links[output] == "SIGMOID" else RAW_TOLERANCE
         if got.shape != values.shape:
-            raise GoldenMismatch(f'request "{title}": output "{output}": expected {len(got)} scores, got {len(values)}')
+            raise GoldenMismatch(f'request "{title}": output "{output}": expected {len(got)} scores, got '
+                                 + (str(len(values)) if values.ndim == 1 else f"an array of shape {list(values.shape)}"))
         difference = np.abs(got - values)
         if not (difference <= bar).all():
             at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))

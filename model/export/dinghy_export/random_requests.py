@@ -2,18 +2,19 @@
 
     for title, request in random_requests(built, seed=1): ...
 
-They cover: no history, one behavior, a full history and one that is cut, unknown ids, one candidate and many. Only
-values that the features take are drawn, so that every request is answered.
+They cover: no history, one behavior, a full history and one that is cut, padding that is sent as behaviors, unknown ids,
+one candidate and many. Only values that the features take are drawn, so that every request is answered.
 """
 
 import numpy as np
 
 from dinghy_export import features
-from dinghy_export.features import column_rows
+from dinghy_export.features import RequestError, column_rows
 
 TIME_MS = 1717200000000
 STEP_MS = 1000
 UNKNOWN_INTEGER = 987654321987
+NEGATIVE_INTEGER = -5
 UNKNOWN_TEXT = "an item that nobody knows"
 MANY_CANDIDATES = 150
 
@@ -38,6 +39,10 @@ def random_requests(built, seed=20240601) -> list:
             ("full history", draw.request(3, lengths(lambda most: most))),
             ("history to be cut", draw.request(3, lengths(lambda most: most + 7))),
         ]
+    for title, every in (("padding among behaviors", 2), ("only padding", 1)):
+        request = draw.with_padding(draw.request(3, lengths(lambda most: most)), every)
+        if request is not None:
+            pairs.append((title, request))
     if draw.can_be_unknown():
         pairs.append(("unknown ids", draw.request(4, lengths(lambda most: min(5, most)), unknown=0.5)))
     return pairs
@@ -73,6 +78,39 @@ class _Draw:
             )
         return request
 
+    def with_padding(self, request, every):
+        """The request with every so-manieth behavior one that takes the pad row of its sequence's skipPadOf; None where
+        no sequence has it, or no such id is taken."""
+        features_by_name = {feature["name"]: feature for feature in self.manifest["features"]}
+        skipped = {
+            sequence["name"]: features_by_name[sequence["skipPadOf"]]
+            for sequence in self.manifest["sequences"]
+            if sequence.get("skipPadOf")
+        }
+        changed = False
+        for data in request["sequences"]:
+            feature = skipped.get(data["sequence"])
+            padding = None if feature is None else self.padding_id(feature)
+            for column in data["columns"] if padding is not None else ():
+                if column["feature"] == feature["name"].split(".", 1)[1]:
+                    (values,) = (column[kind]["values"] for kind in ("ints", "strings") if kind in column)
+                    values[::every] = [padding] * len(values[::every])
+                    changed = True
+        try:
+            self.built.encoder().encode(request)
+        except RequestError:  # such as of a behavior that the catalog does not hold
+            return None
+        return request if changed else None
+
+    def padding_id(self, feature):
+        """An id that takes the feature's pad row; None: there is none."""
+        kind = feature["id"]
+        if "identity" in kind:
+            return kind["padRow"] if kind["padRow"] < kind["identity"]["rows"] else None
+        if kind.get("unknown") == "PAD_ROW" and "file" in kind:
+            return UNKNOWN_INTEGER if kind["type"] == "INT64" else UNKNOWN_TEXT
+        return None
+
     def longest_age(self, sequence):
         boundaries = [
             int(edge)
@@ -105,8 +143,21 @@ class _Draw:
         kind = feature["id"]
         sizes = [1] * rows if kind["bag"] == "SINGLE" else [int(size) for size in self.random.randint(0, 5, rows)]
         ids = [self.one_id(feature, unknown) for _ in range(sum(sizes))]
+        if unknown > 0:  # not left to chance
+            for index, strange in enumerate(self.strange_ids(kind)[: len(ids)]):
+                ids[index] = strange
         make = features.ints if kind["type"] == "INT64" else features.strings
         return make(name, ids, None if kind["bag"] == "SINGLE" else sizes)
+
+    @staticmethod
+    def strange_ids(kind):
+        """An id beyond the vocabulary and a negative one, of those that the feature takes."""
+        strange = []
+        if kind.get("unknown") in ("OOV_ROW", "PAD_ROW"):
+            strange.append(UNKNOWN_INTEGER if kind["type"] == "INT64" else UNKNOWN_TEXT)
+        if kind["type"] == "INT64" and kind.get("negative") in ("OOV_ROW", "PAD_ROW"):
+            strange.append(NEGATIVE_INTEGER)
+        return strange
 
     def one_id(self, feature, unknown):
         kind = feature["id"]

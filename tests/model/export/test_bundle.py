@@ -257,6 +257,15 @@ class BundleTest(unittest.TestCase):
             bundle.write_bundle(self.root.name, 1, {"name": "small"}, {}, [], vocabularies={"../x": ["a"]})
         self.assertEqual(os.listdir(os.path.join(self.root.name, "small")), [])
 
+    def test_a_folder_of_another_place(self):
+        for name in ("", ".", "..", "../x", "a/b", ".new"):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, "name: expected one that a folder can have"):
+                bundle.write_bundle(self.root.name, 1, {"name": name}, {}, [])
+        for version in (0, -1, 2**63):
+            with self.subTest(version), self.assertRaisesRegex(ValueError, f"version: expected .*, got {version}"):
+                bundle.write_bundle(self.root.name, version, {"name": "small"}, {}, [])
+        self.assertEqual(os.listdir(self.root.name), [])
+
     def test_weights_are_the_module_s(self):
         folder, model = write(self.root.name), make_model()
         tables = safetensors.read(os.path.join(folder, "tables.safetensors"))

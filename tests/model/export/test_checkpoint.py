@@ -251,6 +251,34 @@ class CheckpointTest(unittest.TestCase):
         np.testing.assert_array_equal(tensors["h"], [1.5, -2.0])
         self.assertEqual(tensors["n"], -7)
 
+    def test_safetensors_that_contradict_themselves(self):
+        a, b = ('"%s":{"dtype":"I16","shape":[2],"data_offsets":[%d,%d]}' % entry for entry in (("a", 0, 4), ("b", 2, 6)))
+        hole = b.replace("[2,6]", "[6,10]")
+        for header, size, message in (
+            ([a, a.replace("[0,4]", "[4,8]")], 8, 'expected "a" once, got it twice'),
+            ([a, b], 6, 'tensor "b": expected to begin at byte 4, got 2'),
+            ([a, hole], 10, 'tensor "b": expected to begin at byte 4, got 6'),
+            ([a], 6, "expected 4 bytes of tensors, got 6"),
+        ):
+            text = ("{" + ",".join(header) + "}").encode()
+            with open(self.path, "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + b"\0" * size)
+            self.refused(message)
+
+    def test_names_and_storages_are_told_apart(self):
+        torch.save({1: torch.zeros(1), "1": torch.ones(1)}, self.path)
+        self.refused("expected names of tensors, got 1")
+        tensor = torch.zeros(3)
+        for legacy in (False, True):
+            torch.save([tensor, tensor[1:]], self.path, _use_new_zipfile_serialization=not legacy)
+            self.refused("expected a state dict, got list")  # one storage, named twice
+        with zipfile.ZipFile(self.path, "w") as archive:
+            first = pickled_call("torch._utils", "_rebuild_tensor_v3", ("storage", "torch", "FloatStorage"), "float32", 6)
+            other = pickled_call("torch._utils", "_rebuild_tensor_v3", ("storage", "torch", "IntStorage"), "int32", 6)
+            archive.writestr("archive/data.pkl", first[:-1] + other[2:-1] + b"\x86.")
+            archive.writestr("archive/data/0", b"\0" * 24)
+        self.refused('storage "0": expected 6 of float32 as before, got 6 of int32')
+
     # --- What it does not run ---------------------------------------------------------------------------------------
 
     def test_nothing_from_the_file_is_run(self):

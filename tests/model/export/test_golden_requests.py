@@ -25,7 +25,7 @@ def built_of(outputs=(("click", "SIGMOID"),), unknown="OOV_ROW"):
         b.table(name, random.randn(rows, dim))
     b.sequence("clicks", ["click"], 5, keep="NEWEST", pad="NONE")
     b.sequence("buys", ["buy"], 3, keep="OLDEST", pad="LEFT")
-    ids = dict(pad_row=0, oov_row=1, unknown=unknown)
+    ids = dict(pad_row=0, oov_row=1, unknown=unknown, negative="PAD_ROW")
     b.catalog = {
         "columns": [
             features.ints("item", list(range(2, 30))),
@@ -83,10 +83,27 @@ class RandomRequestsTest(unittest.TestCase):
         self.assertEqual(candidates["many candidates"], MANY_CANDIDATES)
         self.assertEqual(candidates["one candidate"], 1)
         unknown = built.encoder().encode(dict(random_requests(built))["unknown ids"])
-        self.assertTrue((unknown.values["item"] == 1).any() or (unknown.values["clicks.item"] == 1).any())
+        self.assertEqual(unknown.values["item"][:2].tolist(), [1, 0])  # beyond the vocabulary, and negative
+        self.assertEqual(unknown.values["clicks.item"][:2].tolist(), [1, 0])
         cut = dict(random_requests(built))["history to be cut"]["sequences"][0]
         self.assertEqual(len(cut["eventTimeMs"]), 12)
         self.assertEqual(cut["eventTimeMs"], sorted(cut["eventTimeMs"]))
+
+    def test_padding_that_is_sent_as_behaviors(self):
+        built = built_of()
+        self.assertFalse({"padding among behaviors", "only padding"} & set(dict(random_requests(built))))
+        built.manifest["sequences"][0]["skipPadOf"] = "clicks.item"
+        for feature in built.manifest["features"]:  # a behavior that the catalog does not hold
+            if feature["name"] == "clicks.genre":
+                feature.pop("missingId")
+        self.assertFalse({"padding among behaviors", "only padding"} & set(dict(random_requests(built))))
+        built = built_of()
+        built.manifest["sequences"][0]["skipPadOf"] = "clicks.item"
+        requests = dict(random_requests(built))
+        for title, left in (("padding among behaviors", 2), ("only padding", 0)):
+            request = requests[title]
+            self.assertEqual(len(request["sequences"][0]["eventTimeMs"]), 5)
+            self.assertEqual(built.encoder().encode(request).lengths, {"clicks": left, "buys": 3})
 
     def test_repeatable_and_refusing_models_get_no_unknown_ids(self):
         built = built_of(unknown="REFUSE")
@@ -129,6 +146,10 @@ class GoldenRequestsTest(unittest.TestCase):
             (lambda log: log["outputs"][0].update(output="buy"), 'output "buy": expected one of click'),
             (lambda log: log["request"]["sequences"].pop(), 'sequence "buys": expected it inline .* got none'),
             (lambda log: log.pop("request"), "expected requests, line 1: expected a ScoreLog with a request"),
+            (lambda log: log.update(outputs=5), "expected requests, line 1: expected a ScoreLog of proto/score_log.proto"),
+            (lambda log: log["outputs"][0].pop("scores"), r"line 1: expected a ScoreLog .* \(KeyError: 'scores'\)"),
+            (lambda log: log["request"]["candidates"][0].pop("feature"), r"line 1: .* \(KeyError: 'feature'\)"),
+            (lambda log: log["outputs"][0].update(scores=[[1.0]]), r"expected 5 scores, got an array of shape \[1, 1\]"),
         ):
             log = expected_of(built)
             change(log)

@@ -38,7 +38,7 @@ class ExampleTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             code, out, error = run(root, f"{EXAMPLE}:export")
             self.assertEqual((code, error), (0, ""))
-            self.assertRegex(out, r"note: 9 requests of the library's own: largest difference \d\.\de-0[789]\n")
+            self.assertRegex(out, r"note: 11 requests of the library's own: largest difference \d\.\de-0[789]\n")
             folder = os.path.join(root, "books", "1")
             with open(os.path.join(folder, "golden.jsonl"), encoding="utf-8") as file:
                 titles = [json.loads(line)["request"]["requestId"] for line in file]

@@ -193,6 +193,10 @@ class RefusalTest(unittest.TestCase):
             lambda s: s.update({"forward_layers.0.conv1.weight": torch.zeros(8, 8, 3)}),
         )
         self.refused(
+            r'"item_emb.weight": expected 2 rows or more, .* got 0',
+            lambda s: s.update({"item_emb.weight": torch.zeros(0, 8)}),
+        )
+        self.refused(
             '"item_emb.weight": expected finite numbers, got nan',
             lambda s: s["item_emb.weight"].__setitem__((2, 1), float("nan")),
         )
@@ -289,6 +293,13 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[0], 0)
         with open(plain, "wb") as file:
             file.write(b"nothing")
+        nothing = self.path("nothing.jsonl")
+        with open(nothing, "w", encoding="utf-8") as file:
+            file.write("\n")
+        self.assertRegex(
+            self.run_import("--wiring", "original", "--expected", nothing)[2],
+            "refused: .*nothing.jsonl: expected scores of the library, .* got an empty file",
+        )
         self.assertRegex(
             self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[2], "refused: .*model.pth: "
         )

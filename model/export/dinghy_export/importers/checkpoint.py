@@ -178,7 +178,12 @@ def _storage_of(pid, storages):
         raise CheckpointError(f'storage "{key}": its type {getattr(kind, "path", kind)} is not supported')
     if type(count) is not int or count < 0:
         raise CheckpointError(f'storage "{key}": expected a count, got {count!r}')
-    return storages.setdefault(key, Storage(key, kind.dtype, count))
+    storage = storages.setdefault(key, Storage(key, kind.dtype, count))
+    if (storage.dtype, storage.count) != (kind.dtype, count):
+        raise CheckpointError(
+            f'storage "{key}": expected {storage.count} of {storage.dtype} as before, got {count} of {kind.dtype}'
+        )
+    return storage
 
 
 def _check_size(storage):
@@ -190,9 +195,9 @@ def _check_size(storage):
 def _read_safetensors(path):
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", _exactly(file, 8))
-        header = json.loads(_exactly(file, size))
+        header = json.loads(_exactly(file, size), object_pairs_hook=_without_twice)
         data = file.read()
-    tensors = {}
+    tensors, ranges = {}, []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -205,7 +210,23 @@ def _read_safetensors(path):
         if not 0 <= begin <= end <= len(data) or end - begin != expected:
             raise CheckpointError(f'tensor "{name}": expected {expected} bytes, got {min(end, len(data)) - begin}')
         tensors[name] = decode(data[begin:end], dtype).reshape(shape)
+        ranges.append((begin, end, name))
+    at = 0
+    for begin, end, name in sorted(ranges):  # as the format demands: no holes, nothing shared
+        if begin != at:
+            raise CheckpointError(f'tensor "{name}": expected to begin at byte {at}, got {begin}')
+        at = end
+    if at != len(data):
+        raise CheckpointError(f"expected {at} bytes of tensors, got {len(data)}")
     return tensors
+
+
+def _without_twice(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise CheckpointError(f'expected "{next(name for name in names if names.count(name) > 1)}" once, got it twice')
+    return content
 
 
 # --- The state dict -------------------------------------------------------------------------------------------------
@@ -233,7 +254,9 @@ def _checkpoint_of(path, objects):
         _read_module(holder, "", found, set())
     elif isinstance(holder, dict):
         for name, value in holder.items():
-            _keep(found, str(name), value)
+            if not isinstance(name, str):
+                raise CheckpointError(f"expected names of tensors, got {name!r}")
+            _keep(found, name, value)
     else:
         raise CheckpointError(f"expected a state dict, got {type(holder).__name__}")
     _leave_out_wrappers(found)

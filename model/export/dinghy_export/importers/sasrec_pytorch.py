@@ -116,6 +116,8 @@ def build_sasrec(
     how = WIRINGS[wiring]
     table = weights.take("item_emb.weight", [None, hidden])
     rows, width = table.shape
+    if rows < 2:
+        raise ImportRefused(f'tensor "item_emb.weight": expected 2 rows or more, as row 0 is the pads\', got {rows}')
     positions = weights.take("pos_emb.weight", [None, width])
     longest = len(positions) - how.pad_position
     if maxlen is not None and maxlen != longest:
