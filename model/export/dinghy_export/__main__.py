@@ -7,7 +7,9 @@ python3 -m dinghy_export import --from LIBRARY --help
 import argparse
 import datetime
 import importlib
+import os
 import sys
+import traceback
 
 from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests_of, read_lines
@@ -47,6 +49,16 @@ def main(arguments=None) -> int:
         )
     except (ValueError, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
+        return 1
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        if chosen.library == "torch":  # the user's own program
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        print(
+            f"refused: expected a configuration and a checkpoint of {chosen.library}, got values of another kind "
+            f"({type(error).__name__}: {error}, in {os.path.basename(place.filename)}:{place.lineno})",
+            file=sys.stderr,
+        )
         return 1
     for note in built.notes:
         print(f"note: {note}")

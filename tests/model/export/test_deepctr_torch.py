@@ -502,6 +502,10 @@ class RefusalsTest(unittest.TestCase):
             serving=Serving("m", ACTIONS, "NEWEST", LEVELS, vocabularies={"shop": []}),
         )
         self.refused(
+            "--vocabulary user: expected tokens, one a line, got an empty file",
+            serving=Serving("m", ACTIONS, "NEWEST", LEVELS, vocabularies={"user": []}),
+        )
+        self.refused(
             "--vocabulary user: expected at most 9 tokens from row 0 on",
             serving=Serving("m", ACTIONS, "NEWEST", LEVELS, vocabularies={"user": [str(row) for row in range(10)]}),
         )

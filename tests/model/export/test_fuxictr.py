@@ -18,6 +18,7 @@ from dinghy_export.evaluate import evaluate
 from dinghy_export.importers import fuxictr
 from dinghy_export.importers.fuxictr import Serving, build_din
 from dinghy_export.importers.fuxictr_dataset import Dataset, dataset_of, read_dataset, read_params
+from dinghy_export.importers.options import levels_of
 from dinghy_export.importers.weights import ImportRefused, Weights
 
 USERS, ITEMS, CATEGORIES, DIM, MAX_LEN = 9, 30, 7, 4, 6
@@ -775,6 +776,13 @@ books:
 class Stands:  # for classes of FuxiCTR and scikit-learn, which are not here
     def __init__(self, **attributes):
         self.__dict__.update(attributes)
+
+
+class LevelsTest(unittest.TestCase):
+    def test_each_feature_has_one(self):
+        self.assertEqual(levels_of(["a,b", "c"], ["d"]), {"a": "USER", "b": "USER", "c": "USER", "d": "CANDIDATE"})
+        with self.assertRaisesRegex(ImportRefused, 'feature "b": expected --user or --candidate to name it, got both'):
+            levels_of(["a,b"], ["b"])
 
 
 class FilesTest(unittest.TestCase):

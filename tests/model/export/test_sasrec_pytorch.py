@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from dinghy_export.__main__ import main
 from dinghy_export.bundle import write_lines
 from dinghy_export.evaluate import evaluate
 from dinghy_export.goldens import GoldenMismatch, golden_requests_of
+from dinghy_export.importers import sasrec_pytorch
 from dinghy_export.importers.sasrec_pytorch import WIRINGS, build_sasrec, settings_of_name
 from dinghy_export.importers.weights import ImportRefused, Weights
 
@@ -293,6 +295,14 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[0], 0)
         with open(plain, "wb") as file:
             file.write(b"nothing")
+        torch.save(self.state, plain)
+        for error in (KeyError("w"), TypeError("w"), IndexError("w"), AttributeError("w")):
+            with mock.patch.object(sasrec_pytorch, "build_sasrec", side_effect=error):
+                self.assertRegex(
+                    self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[2],
+                    "^refused: expected a configuration and a checkpoint of sasrec-pytorch, got values of another kind "
+                    rf"\({type(error).__name__}: .*, in .*\.py:\d+\)\n$",
+                )
         nothing = self.path("nothing.jsonl")
         with open(nothing, "w", encoding="utf-8") as file:
             file.write("\n")

@@ -24,7 +24,7 @@ from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers
 from dinghy_export.importers.deepctr_torch_columns import Columns, Serving, grouped, target_of
 from dinghy_export.importers.dense_layers import is_number
-from dinghy_export.importers.options import read_object, split_assignments, split_names
+from dinghy_export.importers.options import levels_of, read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -102,8 +102,7 @@ def import_model(args) -> Built:
         if vocabularies[name][-1] == "":
             vocabularies[name].pop()
     catalog = read_object(args.catalog) if args.catalog else None
-    levels = dict.fromkeys(split_names(args.user), "USER")
-    levels.update(dict.fromkeys(split_names(args.candidate), "CANDIDATE"))
+    levels = levels_of(args.user, args.candidate)
     serving = Serving(
         args.name,
         {name: split_names([text]) for name, text in split_assignments("--actions", args.actions).items()},
@@ -366,6 +365,8 @@ class _Din:
         )
 
     def _file_vocabulary(self, owner, tokens, first_row, rows):
+        if not tokens:
+            raise ImportRefused(f"--vocabulary {owner}: expected tokens, one a line, got an empty file")
         if first_row + len(tokens) > rows:
             raise ImportRefused(
                 f"--vocabulary {owner}: expected at most {rows - first_row} tokens from row {first_row} on, as the "

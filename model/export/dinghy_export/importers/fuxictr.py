@@ -21,7 +21,7 @@ from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import fuxictr_dataset
 from dinghy_export.importers.fuxictr_features import FeatureImporter
 from dinghy_export.importers.fuxictr_mlp import mlp_block
-from dinghy_export.importers.options import read_object, split_assignments, split_names
+from dinghy_export.importers.options import levels_of, read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -119,8 +119,7 @@ def import_model(args) -> Built:
     scaling = {name: _two_numbers(name, text) for name, text in split_assignments("--scaling", args.scaling).items()}
     dataset = fuxictr_dataset.read_dataset(args.data_dir, params, padding, scaling)
     actions = {name: split_names([text]) for name, text in split_assignments("--actions", args.actions).items()}
-    levels = dict.fromkeys(split_names(args.user), "USER")
-    levels.update(dict.fromkeys(split_names(args.candidate), "CANDIDATE"))
+    levels = levels_of(args.user, args.candidate)
     catalog = read_object(args.catalog) if args.catalog else None
     origin = provenance(
         "FuxiCTR",

@@ -27,6 +27,15 @@ def split_assignments(option, texts) -> dict:
     return assignments
 
 
+def levels_of(user, candidate) -> dict:
+    """Feature -> USER or CANDIDATE, of the lists after --user and --candidate."""
+    levels = dict.fromkeys(split_names(user), "USER")
+    for name in split_names(candidate):
+        if levels.setdefault(name, "CANDIDATE") != "CANDIDATE":
+            raise ImportRefused(f'feature "{name}": expected --user or --candidate to name it, got both')
+    return levels
+
+
 def read_object(path) -> dict:
     """The object that a JSON file holds."""
     with open(path, encoding="utf-8") as file:
