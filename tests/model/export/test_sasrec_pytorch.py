@@ -293,9 +293,6 @@ class CommandLineTest(unittest.TestCase):
             self.run_import("--wiring", "original", checkpoint=plain)[2], "--heads: the weights do not say it"
         )
         self.assertEqual(self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[0], 0)
-        with open(plain, "wb") as file:
-            file.write(b"nothing")
-        torch.save(self.state, plain)
         for error in (KeyError("w"), TypeError("w"), IndexError("w"), AttributeError("w")):
             with mock.patch.object(sasrec_pytorch, "build_sasrec", side_effect=error):
                 self.assertRegex(
@@ -310,6 +307,8 @@ class CommandLineTest(unittest.TestCase):
             self.run_import("--wiring", "original", "--expected", nothing)[2],
             "refused: .*nothing.jsonl: expected scores of the library, .* got an empty file",
         )
+        with open(plain, "wb") as file:
+            file.write(b"nothing")
         self.assertRegex(
             self.run_import("--wiring", "original", "--heads", "2", checkpoint=plain)[2], "refused: .*model.pth: "
         )
