@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dinghy_export import hashing
+from dinghy_export import hash_vocabularies
+from dinghy_export.hash_vocabularies import farm_hash, murmur3  # noqa: F401, beside the other vocabularies
 
 USER, SEQUENCE, CANDIDATE = "USER", "SEQUENCE", "CANDIDATE"
 
@@ -80,70 +81,6 @@ def sequence(name, actions, max_length, keep="NEWEST", pad="NONE", skip_pad_of=N
 
 def identity(rows):
     return {"identity": {"rows": rows}}
-
-
-def murmur3(seed, buckets, first_row, examples, hash_input="TEXT", *, remainder):
-    """A hashed vocabulary. `remainder`: UNSIGNED; FLOOR, as `mmh3.hash(id, seed) % buckets`; or ABSOLUTE, as
-    scikit-learn's FeatureHasher. `examples`, which the server checks when it loads the bundle: ids, or, as a proof, a
-    dict of ids and the rows that the trainer gave them. More are added until they tell this seed, remainder and input
-    apart from others."""
-    vocabulary = {
-        "seed": seed,
-        "buckets": buckets,
-        "firstRow": first_row,
-        "input": hash_input,
-        "remainder": remainder,
-    }
-    return _hashed("murmur3", vocabulary, examples)
-
-
-def farm_hash(buckets, first_row, examples, hash_input="TEXT"):
-    """As murmur3, by FarmHash Fingerprint64 and its unsigned remainder, as TensorFlow's to_hash_bucket_fast."""
-    return _hashed("farmHash", {"buckets": buckets, "firstRow": first_row, "input": hash_input}, examples)
-
-
-# The chance that a wrong seed gives all examples their rows is at most one in so many.
-_SEED_ODDS = 10**6
-
-
-def _hashed(name, vocabulary, examples):
-    if vocabulary["buckets"] < 1:
-        raise ValueError(f'{name}: buckets: expected at least 1, got {vocabulary["buckets"]}')
-    if not examples:
-        raise ValueError(f"{name}: examples: expected at least one id, got none")
-    rows = {example: _hashed_row(name, vocabulary, example) for example in examples}
-    for example, row in rows.items():
-        if isinstance(examples, dict) and examples[example] != row:
-            raise ValueError(f"{name}: examples: expected row {examples[example]} of {example!r}, got {row}")
-    text = isinstance(next(iter(rows)), str)
-    others = _other_readings(name, vocabulary, text)
-    number = 0
-    while not _tell_apart(name, vocabulary, rows, others):
-        number += 1
-        probe = str(number) if text else number
-        rows[probe] = _hashed_row(name, vocabulary, probe)
-    vocabulary["examples"] = [
-        {"text" if isinstance(example, str) else "integer": example, "row": row} for example, row in rows.items()
-    ]
-    return {name: vocabulary}
-
-
-def _other_readings(name, vocabulary, text):
-    """The vocabularies that this one could be mistaken for, of those that give some id another row."""
-    others = []
-    if name == "murmur3":
-        for remainder in hashing.REMAINDERS:
-            if hashing.remainders_differ(remainder, vocabulary["remainder"], vocabulary["buckets"]):
-                others.append({**vocabulary, "remainder": remainder})
-    if not text and vocabulary["buckets"] > 1:
-        others.append({**vocabulary, "input": "INT64_LE" if vocabulary["input"] == "TEXT" else "TEXT"})
-    return others
-
-
-def _tell_apart(name, vocabulary, rows, others):
-    if 1 < vocabulary["buckets"] and vocabulary["buckets"] ** len(rows) < _SEED_ODDS:
-        return False
-    return all(any(_hashed_row(name, other, example) != row for example, row in rows.items()) for other in others)
 
 
 def file_vocabulary(path, first_row):
@@ -215,8 +152,8 @@ def table_rows(feature, tokens=0):
     kind = feature["id"]
     if "identity" in kind:
         rows = kind["identity"]["rows"]
-    elif _hash_name(kind):
-        vocabulary = kind[_hash_name(kind)]
+    elif hash_vocabularies.name_in(kind):
+        vocabulary = kind[hash_vocabularies.name_in(kind)]
         rows = vocabulary["firstRow"] + vocabulary["buckets"]
     else:
         rows = kind["file"]["firstRow"] + tokens
@@ -230,18 +167,6 @@ def width(feature, dims):
     if "vector" in feature:
         return feature["vector"]["dim"]
     return dims[feature["table"]]
-
-
-def _hash_name(id_kind):
-    return next((name for name in ("murmur3", "farmHash") if name in id_kind), None)
-
-
-def _hashed_row(name, vocabulary, value):
-    data = hashing.hash_input(value, vocabulary["input"])
-    if name == "farmHash":
-        return vocabulary["firstRow"] + hashing.farm_fingerprint64(data) % vocabulary["buckets"]
-    hashed = hashing.murmur3_32(data, vocabulary["seed"])
-    return vocabulary["firstRow"] + hashing.murmur3_bucket(hashed, vocabulary["remainder"], vocabulary["buckets"])
 
 
 # --- Encoding -------------------------------------------------------------------------------------------------------
@@ -334,8 +259,8 @@ class FeatureEncoder:
         of = next((feature for feature in self.features if feature["name"] == sequence["skipPadOf"]), {})
         if of.get("sequence") != sequence["name"] or _is_bag(of) or "padRow" not in of.get("id", {}):
             raise ValueError(
-                f'sequence "{sequence["name"]}": skipPadOf: expected a SINGLE id feature of this sequence with a padRow, '
-                f'got "{sequence["skipPadOf"]}"'
+                f'sequence "{sequence["name"]}": skipPadOf: expected a SINGLE id feature of this sequence with a '
+                f'padRow, got "{sequence["skipPadOf"]}"'
             )
         stay = values[of["name"]] != of["id"]["padRow"]
         for feature in self.features:
@@ -436,8 +361,8 @@ class FeatureEncoder:
         if "identity" in kind:
             if value < kind["identity"]["rows"]:
                 return value
-        elif _hash_name(kind):
-            return _hashed_row(_hash_name(kind), kind[_hash_name(kind)], value)
+        elif hash_vocabularies.name_in(kind):
+            return hash_vocabularies.row_of(hash_vocabularies.name_in(kind), kind[hash_vocabularies.name_in(kind)], value)
         else:
             line = self._tokens[kind["file"]["path"]].get(str(value))
             if line is not None:

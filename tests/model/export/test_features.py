@@ -179,7 +179,8 @@ class EncoderTest(unittest.TestCase):
     def test_behaviors_on_the_pad_row_are_left_out_of_all_columns(self):
         def encode(items, keep="NEWEST", **policies):
             base = make_encoder().features
-            clicked = features.id_feature("clicks.item", SEQUENCE, "item", features.identity(10), source="EVENT", **policies)
+            ten = features.identity(10)
+            clicked = features.id_feature("clicks.item", SEQUENCE, "item", ten, source="EVENT", **policies)
             encoder = FeatureEncoder(
                 [features.sequence("clicks", ["click"], 4, keep, pad="RIGHT", skip_pad_of="clicks.item")],
                 [clicked if feature["name"] == "clicks.item" else feature for feature in base],
@@ -250,7 +251,8 @@ class EncoderTest(unittest.TestCase):
         self.assertEqual(features.table_rows(feature, tokens=2), 4)
 
     def test_vocabulary_of_a_trainer_with_pad_first_and_oov_last(self):
-        for type, tokens, column in (("STRING", ["i7", "i9"], features.strings), ("INT64", ["70", "50"], features.ints)):
+        cases = (("STRING", ["i7", "i9"], features.strings), ("INT64", ["70", "50"], features.ints))
+        for type, tokens, column in cases:
             feature = features.id_feature(
                 "item", CANDIDATE, "item", features.file_vocabulary("items.txt", 1), type=type, pad_row=0, oov_row=3
             )
