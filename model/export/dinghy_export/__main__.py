@@ -1,7 +1,11 @@
-"""The command line: takes over a model that another library trained.
+"""Takes over a model that another library trained.
 
-python3 -m dinghy_export import --from LIBRARY --checkpoint FILE ... --name NAME --version N --out MODEL_ROOT
-python3 -m dinghy_export import --from LIBRARY --help
+    python3 -m dinghy_export import --from LIBRARY --help
+    python3 -m dinghy_export import --from LIBRARY --checkpoint FILE ... \\
+        --name NAME --version N --out MODEL_ROOT
+
+LIBRARY is deepctr-torch, fuxictr, recbole, sasrec-pytorch, torch (a module of
+your own) or torcheasyrec; each has options of its own, which its help lists.
 """
 
 import argparse
@@ -31,7 +35,7 @@ def main(arguments=None) -> int:
         print(__doc__.strip(), file=sys.stderr)
         return 0 if arguments[:1] in (["-h"], ["--help"], ["help"]) else 2
     choice = argparse.ArgumentParser(prog="dinghy_export import", add_help=False)
-    choice.add_argument("--from", dest="library", choices=list(IMPORTERS))
+    choice.add_argument("--from", dest="library", choices=list(IMPORTERS), metavar="LIBRARY")
     chosen, _ = choice.parse_known_args(arguments[1:])
     importer = (
         importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.library]}") if chosen.library else None
@@ -48,7 +52,8 @@ def main(arguments=None) -> int:
             args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies
         )
     except (ValueError, OSError) as error:
-        print(f"refused: {error}", file=sys.stderr)
+        by_system = isinstance(error, OSError) and error.strerror and error.filename is not None
+        print(f"refused: {f'{error.filename}: {error.strerror}' if by_system else error}", file=sys.stderr)
         return 1
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         if chosen.library == "torch":  # the user's own program
@@ -73,24 +78,33 @@ def _parser(importer):
     parser = argparse.ArgumentParser(
         prog="dinghy_export import",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=importer.__doc__ if importer else "Takes over a model that another library trained.",
+        description=importer.__doc__ if importer else __doc__,
     )
-    parser.add_argument("--from", dest="library", required=True, choices=list(IMPORTERS), help="the library")
+    parser.add_argument(
+        "--from",
+        dest="library",
+        required=True,
+        choices=list(IMPORTERS),
+        metavar="LIBRARY",
+        help=f"the library: {', '.join(IMPORTERS)}",
+    )
     parser.add_argument(
         "--checkpoint",
+        metavar="FILE",
         required=getattr(importer, "NEEDS_CHECKPOINT", True),
         help="the weights: PyTorch (zip or legacy) or safetensors",
     )
-    parser.add_argument("--name", required=True, help="the model's name")
-    parser.add_argument("--version", required=True, type=int, help="its version, which must be new")
-    parser.add_argument("--out", required=True, help="model root, where <name>/<version>/ is written")
+    parser.add_argument("--name", required=True, help="the model's name, a folder in the model root")
+    parser.add_argument("--version", required=True, type=int, metavar="N", help="its version, which must be new")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="model root, where <name>/<version>/ is written")
     parser.add_argument(
         "--expected",
+        metavar="FILE",
         help="JSON lines of ScoreLog: requests, and outputs that the library gave them; the "
         "import is refused where it gives something else",
     )
-    parser.add_argument("--data", default="", help="for the record: what data it was trained on")
-    parser.add_argument("--created", default=now, help="for the record: when, RFC 3339; default: now")
+    parser.add_argument("--data", default="", metavar="TEXT", help="for the record: what data it was trained on")
+    parser.add_argument("--created", default=now, metavar="TIME", help="for the record: when, RFC 3339; default: now")
     if importer is not None:
         importer.add_arguments(parser)
     return parser

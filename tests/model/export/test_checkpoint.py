@@ -424,8 +424,8 @@ class WeightsTest(unittest.TestCase):
         self.weights.take("a.weight")
         with self.assertRaisesRegex(
             ImportRefused,
-            r'tensor "a.bias": expected only tensors of the model, got one that this '
-            r"importer does not know \(and 3 more\)",
+            r'tensor "a.bias": expected only tensors of the model as the options describe it, '
+            r"got one that it does not have \(and 3 more\)",
         ):
             self.weights.finish()
         self.weights.finish(ignore=["a.*", "n", "bad", "odd"])

@@ -631,7 +631,7 @@ class RefusalsTest(unittest.TestCase):
 
     def test_what_the_user_must_say(self):
         self.refused(
-            "features ['userid', 'price']: expected --user or --candidate to name each, got neither",
+            "features userid, price: expected --user or --candidate to name each, got neither",
             serving=Serving("m", {"click_history": ["click"]}),
         )
         self.refused("expected --actions click_history=ACTION,...", serving=Serving("m", {}, LEVELS))

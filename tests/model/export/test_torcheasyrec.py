@@ -268,11 +268,14 @@ class ModelTest(unittest.TestCase):
                 "newest_first": None
             }, "expected the order of behaviors in the training data, --order, got none"), ("", "", {
                 "actions": {"other": ("click",)}
-            }, 'sequence "clicks": expected the actions of its events, got none'), ("", "", {
+            }, '--action: expected a sequence that the model reads (clicks), got "other"'), ("", "", {
+                "actions": {}
+            }, 'sequence "clicks": expected the actions of its events, --action clicks=ACTION, got none'), ("", "", {
                 "item": "brand"
             }, 'item feature "brand": expected one that the model reads'), ("", "", {
                 "catalog": [{"ad": "1"}]
-            }, "catalog \"ad\": expected ints, got '1'"), ("", "", {"catalog": [{"cate": "a"}]},
+            }, "catalog \"ad\": expected ints, got '1'"), ("", "", {"catalog": [{"ad": 1, "categ": "a"}]},
+                                              'which the model reads, got no line with it'), ("", "", {"catalog": [{"cate": "a"}]},
                                                            'catalog: expected "ad" in every line, got line 1 without'),
             ("", "", {"user": ("ad",), "candidate": ("ad",)}, "expected --user or --candidate, got both")):
             with self.subTest(message=message), self.assertRaisesRegex(ImportRefused, re.escape(message)):

@@ -136,7 +136,7 @@ class Columns:
             raise ImportRefused(f'--actions: expected the history\'s first column, "{first}", got "{bad}"')
         unknown = [column.name for column in self.all if column not in self.history and self.level(column) is None]
         if unknown:
-            raise ImportRefused(f"features {unknown}: expected --user or --candidate to name each, got neither")
+            raise ImportRefused(f"features {', '.join(unknown)}: expected --user or --candidate to name each, got neither")
 
     def level(self, column):
         """USER, CANDIDATE, SEQUENCE; None: not known."""

@@ -63,7 +63,7 @@ class FeatureImporter:
             if spec["type"] != "meta" and name not in in_groups and self._level(name) is None
         ]
         if unknown:
-            raise ImportRefused(f"features {unknown}: expected --user or --candidate to name each, got neither")
+            raise ImportRefused(f"features {', '.join(unknown)}: expected --user or --candidate to name each, got neither")
         for name in self._serving.actions:
             if name in in_groups and name not in {group.name for group in groups}:
                 raise ImportRefused(f'--actions: expected the first field of a group, got "{name}"')

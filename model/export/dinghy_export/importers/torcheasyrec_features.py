@@ -136,10 +136,15 @@ class Inputs:
             feature for feature in self._features.values()
             if isinstance(feature, _Feature) and (feature.tables or feature.columns)
         ]
+        stray = [name for name in self._settings.actions if name and name not in self._lengths]
+        if stray:
+            raise ImportRefused(f'--action: expected a sequence that the model reads ({", ".join(self._lengths)}), '
+                                f'got "{stray[0]}"')
         for sequence, length in self._lengths.items():
             actions = self._settings.actions.get(sequence) or self._settings.actions.get("")
             if not actions:
-                raise ImportRefused(f'sequence "{sequence}": expected the actions of its events, got none')
+                raise ImportRefused(f'sequence "{sequence}": expected the actions of its events, '
+                                    f"--action {sequence}=ACTION, got none")
             self._builder.sequence(sequence, actions, length, keep=self._settings.keep, pad="NONE")
         if not any(feature.name == self._settings.item for feature in used):
             raise ImportRefused(f'item feature "{self._settings.item}": expected one that the model reads, got one of '
@@ -335,6 +340,8 @@ class Inputs:
                 wanted.setdefault(feature.field(), by_name[feature.ours()])
         for name, feature in wanted.items():
             single = name == self._settings.item
+            if rows and not any(name in row for row in rows):
+                raise ImportRefused(f'catalog: expected "{name}", which the model reads, got no line with it')
             values = [row.get(name) for row in rows]
             if single and any(value is None for value in values):
                 raise ImportRefused(

@@ -81,8 +81,8 @@ class Weights:
         ]
         if left:
             raise ImportRefused(
-                f'{self._source}tensor "{left[0]}": expected only tensors of the model, got one that this '
-                f"importer does not know" + (f" (and {len(left) - 1} more)" if len(left) > 1 else "")
+                f'{self._source}tensor "{left[0]}": expected only tensors of the model as the options describe it, '
+                f"got one that it does not have" + (f" (and {len(left) - 1} more)" if len(left) > 1 else "")
             )
 
     def _near(self, name):
