@@ -490,7 +490,7 @@ class RefusalsTest(unittest.TestCase):
             serving=Serving("m", ACTIONS, "NEWEST", LEVELS, 7),
         )
         self.refused(
-            "features ['user', 'score']: expected --user or --candidate", serving=Serving("m", ACTIONS, "NEWEST")
+            "features user, score: expected --user or --candidate", serving=Serving("m", ACTIONS, "NEWEST")
         )
         self.refused("expected --actions hist_item=ACTION,...", serving=Serving("m", {}, "NEWEST", LEVELS))
         self.refused(

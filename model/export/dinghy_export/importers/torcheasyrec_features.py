@@ -338,10 +338,12 @@ class Inputs:
         for feature in used:
             if by_name[feature.ours()]["from"] == "CATALOG":
                 wanted.setdefault(feature.field(), by_name[feature.ours()])
+        unused = [name for name in sorted(self._fields) if name not in wanted]
+        if unused:
+            self._builder.notes.append(
+                f"left out of the catalog: {', '.join(unused)}, which the model does not read there")
         for name, feature in wanted.items():
             single = name == self._settings.item
-            if rows and not any(name in row for row in rows):
-                raise ImportRefused(f'catalog: expected "{name}", which the model reads, got no line with it')
             values = [row.get(name) for row in rows]
             if single and any(value is None for value in values):
                 raise ImportRefused(
