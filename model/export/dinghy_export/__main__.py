@@ -12,7 +12,9 @@ import argparse
 import datetime
 import importlib
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 
 from dinghy_export.bundle import write_bundle
@@ -73,12 +75,19 @@ def main(arguments=None) -> int:
     return 0
 
 
+def _fitted(text):
+    """Paragraphs filled to the terminal's width; what is indented stays as it is, to be copied."""
+    width = max(40, shutil.get_terminal_size().columns - 2)
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(part, width) for part in paragraphs)
+
+
 def _parser(importer):
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     parser = argparse.ArgumentParser(
         prog="dinghy_export import",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=importer.__doc__ if importer else __doc__,
+        description=_fitted(importer.__doc__ if importer else __doc__),
     )
     parser.add_argument(
         "--from",

@@ -1,16 +1,22 @@
 """DeepCTR-Torch's DIN (shenweichen/DeepCTR-Torch) becomes a bundle.
 
-    python3 -m dinghy_export import --from deepctr-torch --checkpoint din.pth --columns din.json --keep NEWEST \\
-        --user user --candidate pay_score --actions hist_item_id=click --name books --version 1 --out models
+    python3 -m dinghy_export import --from deepctr-torch --checkpoint din.pth \\
+        --columns din.json --keep NEWEST --user user --candidate pay_score \\
+        --actions hist_item_id=click --name books --version 1 --out models
 
 A checkpoint does not hold the feature columns, so the training script writes them down (din.json):
 
-    keys = ("name", "vocabulary_size", "embedding_dim", "embedding_name", "group_name", "maxlen", "combiner",
-            "length_name", "dimension")
-    columns = [{"kind": type(c).__name__, **{k: getattr(c, k) for k in keys if hasattr(c, k)}} for c in feature_columns]
-    json.dump({"feature_columns": columns, "history_feature_list": behavior_feature_list, "dnn_use_bn": False,
-               "dnn_hidden_units": [256, 128], "dnn_activation": "relu", "att_hidden_size": [64, 16],
-               "att_activation": "Dice", "att_weight_normalization": False, "task": "binary"}, open("din.json", "w"))
+    keys = ("name", "vocabulary_size", "embedding_dim", "embedding_name",
+            "group_name", "maxlen", "combiner", "length_name", "dimension")
+    columns = [{"kind": type(c).__name__,
+                **{k: getattr(c, k) for k in keys if hasattr(c, k)}}
+               for c in feature_columns]
+    json.dump({"feature_columns": columns,
+               "history_feature_list": behavior_feature_list,
+               "dnn_use_bn": False, "dnn_hidden_units": [256, 128],
+               "dnn_activation": "relu", "att_hidden_size": [64, 16],
+               "att_activation": "Dice", "att_weight_normalization": False,
+               "task": "binary"}, open("din.json", "w"))
 
 with the arguments that DIN was made with. What the caller of DeepCTR-Torch decides is asked for: which end of a long
 history is kept (--keep), what stands in the padding (--padding_id, where the attention has a softmax), how raw ids were

@@ -1,7 +1,9 @@
 """FuxiCTR's DIN (reczoo/FuxiCTR 2, model_zoo/DIN) becomes a bundle.
 
-    python3 -m dinghy_export import --from fuxictr --checkpoint checkpoints/taobao/DIN_taobao.model \\
-        --config config --experiment DIN_taobao --data_dir data/taobao --user userid --actions click_history=click \\
+    python3 -m dinghy_export import --from fuxictr \\
+        --checkpoint checkpoints/taobao/DIN_taobao.model \\
+        --config config --experiment DIN_taobao --data_dir data/taobao \\
+        --user userid --candidate price --actions click_history=click \\
         --name taobao --version 1 --out models
 
 What decides the numbers is read from FuxiCTR's own files: every option of the model from its configuration, features

@@ -1,6 +1,7 @@
 """A PyTorch module of your own, which a function of yours maps onto layers.
 
-    python3 -m dinghy_export import --from torch --module own_module.py:export --name books --version 1 --out models
+    python3 -m dinghy_export import --from torch \\
+        --module own_module.py:export --name books --version 1 --out models
 
 calls export() of own_module.py, or export(FILE) where it takes an argument and --checkpoint FILE is given. It returns a
 Built (dinghy_export.builder), made with dinghy_export.modules and dinghy_export.attention, with the scores of the

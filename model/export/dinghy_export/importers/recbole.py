@@ -1,6 +1,7 @@
 """RecBole's DIN and SASRec: a checkpoint of its trainer becomes a bundle.
 
-    python3 -m dinghy_export import --from recbole --checkpoint saved/DIN-Jun-01-2024_08-00-00.pth \\
+    python3 -m dinghy_export import --from recbole \\
+        --checkpoint saved/DIN-Jun-01-2024_08-00-00.pth \\
         --unknown pad --action click --name news --version 1 --out models
 
 The checkpoint holds the configuration (a pickled Config) and the state dict. A DIN checkpoint holds its dataset too,

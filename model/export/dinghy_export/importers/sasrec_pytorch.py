@@ -1,14 +1,17 @@
 """SASRec.pytorch (github.com/pmixer/SASRec.pytorch): its saved state dicts, in all wirings that the repository has had.
 
-    python3 -m dinghy_export import --from sasrec-pytorch --checkpoint SASRec.epoch=860...head=1...maxlen=200.pth \\
-        --wiring original --action rate --name movies --version 1 --out models
+    python3 -m dinghy_export import --from sasrec-pytorch --wiring original \\
+        --checkpoint SASRec.epoch=860...head=1...maxlen=200.pth \\
+        --action rate --name movies --version 1 --out models
 
 The tensors have the same names and shapes in every wiring, so --wiring says how the module computed them; which it
 was depends on when the repository was cloned:
 
-    2020        September to 10 October 2020: no ReLU in the FFN; pad rows are zeroed; positions 0 to maxlen - 1
+    2020        September to 10 October 2020: no ReLU in the FFN; pad rows are
+                zeroed; positions 0 to maxlen - 1
     2020-relu   until 25 June 2024: the same with a ReLU
-    original    until 21 May 2025: pads take part as keys; positions 1 to maxlen, 0 for pads
+    original    until 21 May 2025: pads take part as keys; positions 1 to
+                maxlen, 0 for pads
     norm-first  since then, with --norm_first
     post-norm   since then, without
 

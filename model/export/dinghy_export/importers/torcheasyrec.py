@@ -1,7 +1,8 @@
 """TorchEasyRec's MultiTowerDIN and MultiTower: pipeline.config and a state dict become a bundle.
 
-    python3 -m dinghy_export import --from torcheasyrec --config pipeline.config --checkpoint model.pth \\
-        --item adgroup_id --action click_50_seq=click --keep newest --catalog items.jsonl \\
+    python3 -m dinghy_export import --from torcheasyrec \\
+        --config pipeline.config --checkpoint model.pth --item adgroup_id \\
+        --action click_50_seq=click --keep newest --catalog items.jsonl \\
         --name ads --version 1 --out models
 
 Taken over: deep feature groups with their sequence encoders (DINEncoder, SimpleAttention, PoolingEncoder,
@@ -10,7 +11,8 @@ raw_feature and sequence_feature of these. All else is refused by its name.
 
 TorchEasyRec writes a folder of torch.distributed.checkpoint; PyTorch 2 makes one file of it:
 
-    python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch experiments/ads/model.ckpt-1000/model model.pth
+    python3 -m torch.distributed.checkpoint.format_utils dcp_to_torch \\
+        experiments/ads/model.ckpt-1000/model model.pth
 """
 
 import json
