@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
 absl::StatusOr<std::unique_ptr<AttentionScore>> CreateAdditiveScore(const v1::AdditiveScore& additive,
                                                                     const ScoreOptions& options,
                                                                     LayerScope& scope);
-// The keys' width is the query's, head by head; the caller has checked it where there are several heads.
+// The keys' width must be the query's, head by head.
 absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDotScore(const ScoreOptions& options,
                                                                LayerScope& scope);
 absl::StatusOr<std::unique_ptr<AttentionScore>> CreateBilinearScore(const v1::BilinearScore& bilinear,
