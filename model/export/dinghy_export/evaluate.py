@@ -68,7 +68,9 @@ class _Evaluator:
         for layer in self.manifest["layers"]:
             try:
                 self.rows[layer["name"]] = self._layer(layer)
-            except (KeyError, ValueError, IndexError) as error:
+            except KeyError as error:
+                raise EvaluationError(f'layer "{layer["name"]}": {error} is missing or not known') from error
+            except (ValueError, IndexError) as error:
                 raise EvaluationError(f'layer "{layer["name"]}": {type(error).__name__}: {error}') from error
         values = {}
         for name, rows in self.rows.items():

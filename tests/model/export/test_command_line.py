@@ -41,6 +41,27 @@ class HelpTest(unittest.TestCase):
 
 
 class RefusalTest(unittest.TestCase):
+    def test_a_layer_that_lacks_a_field(self):
+        with tempfile.TemporaryDirectory() as root:
+            path = os.path.join(root, "mine.py")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(
+                    "from dinghy_export import features\n"
+                    "from dinghy_export.builder import Builder\n"
+                    "from dinghy_export.goldens import module_goldens\n"
+                    "def export():\n"
+                    "    b = Builder('b', 'price')\n"
+                    "    b.feature(features.numeric_feature('price', 'CANDIDATE'))\n"
+                    "    b.layer('y', 'activation', inputs=['price'])\n"
+                    "    b.output('y', 'y', 'RAW')\n"
+                    "    built = b.build({})\n"
+                    "    score = lambda request: {'y': request['candidates'][0]['floats']['values']}\n"
+                    "    built.expected = module_goldens(built, [], score)\n"
+                    "    return built\n")
+            code, _, error = printed("import", "--from", "torch", "--module", f"{path}:export", "--name", "m",
+                                     "--version", "1", "--out", root)
+        self.assertEqual((code, error), (1, "refused: layer \"y\": 'function' is missing or not known\n"))
+
     def test_a_file_that_is_not_there(self):
         with tempfile.TemporaryDirectory() as root:
             path = os.path.join(root, "none.pth")
