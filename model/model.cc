@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -25,6 +26,27 @@ absl::Span<Value> NewValues(size_t count, ops::Scratch& scratch) {
   std::uninitialized_value_construct_n(values, count);
   return absl::MakeSpan(values, count);
 }
+
+// Adds what passes between its calls to ModelScoreOptions.step_seconds; does nothing where nobody asked.
+class StepClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit StepClock(absl::Span<double> seconds) : seconds_(seconds) {
+    if (!seconds_.empty()) last_ = Clock::now();
+  }
+
+  void Done(size_t step) {
+    if (seconds_.empty()) return;
+    const Clock::time_point now = Clock::now();
+    seconds_[step] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  const absl::Span<double> seconds_;
+  Clock::time_point last_;
+};
 
 }  // namespace
 
@@ -92,8 +114,10 @@ absl::Status Model::CreateOutputs(LayerScope& scope) {
 void Model::Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
                   ModelOutputs& outputs) const {
   ops::Scratch::Scope scope(scratch);
+  StepClock clock(options.step_seconds);
   const absl::Span<Value> values = NewValues(values_.size(), scratch);
   lookup_->Run(batch, scratch, values);
+  clock.Done(0);
   outputs.attention.resize(options.attention ? attention_layers_.size() : 0);
   RunContext context{.batch = batch, .values = values, .scratch = scratch};
   size_t attention = 0;
@@ -107,8 +131,10 @@ void Model::Score(const FeatureBatch& batch, const ModelScoreOptions& options, o
       context.attention = &weights.weights;
     }
     values[manifest_.features_size() + i] = layers_[i]->Run(context);
+    clock.Done(ModelScoreOptions::kFirstLayerStep + i);
   }
   WriteScores(context, outputs);
+  clock.Done(ModelScoreOptions::kFirstLayerStep + layers_.size());
   WriteDebug(options, context, outputs);
 }
 

@@ -8,6 +8,7 @@
 #ifndef DINGHY_MODEL_MODEL_H_
 #define DINGHY_MODEL_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "features/feature_batch.h"
 #include "model/calibration.h"
 #include "model/ops/scratch.h"
@@ -35,6 +37,11 @@ struct ModelScoreOptions {
   bool attention = false;  // fill ModelOutputs.attention
   std::vector<std::string>
       debug_names;  // features or layers whose values to return; all must exist (HasName)
+  // [kFirstLayerStep + layers + 1]: Score adds the seconds that each step took, first the features' lookup,
+  // then each layer, last the outputs. Empty: no clock is read.
+  absl::Span<double> step_seconds = {};
+
+  static constexpr size_t kFirstLayerStep = 1;
 };
 
 struct AttentionWeights {

@@ -19,6 +19,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
 void AddAdminCommand(CLI::App& app, int& exit_code);
+void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
 void AddHealthCommand(CLI::App& app, int& exit_code);
 void AddIngestCommand(CLI::App& app, int& exit_code);

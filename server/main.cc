@@ -60,6 +60,7 @@ int Run(int argc, char** argv) {
   AddEvalCommand(app, exit_code);
   AddValidateCommand(app, exit_code);
   AddInspectCommand(app, exit_code);
+  AddBenchCommand(app, exit_code);
   AddAdminCommand(app, exit_code);
   AddHealthCommand(app, exit_code);
   AddHelpCommand(app, exit_code);

@@ -16,7 +16,8 @@ ALLOWED = {
     "model/layers": ["proto", "features", "model/ops", "model"],
     "model": ["proto", "features", "model/ops", "model/layers"],
     "server/replay": ["proto", "features", "features/behavior", "model", "model/ops"],
-    "server": ["proto", "features", "features/behavior", "model", "model/ops", "server/replay"],
+    "server/bench": ["proto", "features", "model", "model/ops", "server/replay"],
+    "server": ["proto", "features", "features/behavior", "model", "model/ops", "server/replay", "server/bench"],
 }
 # Of model itself, layers sees only this.
 LAYERS_SEE = {"model/tensor.h"}

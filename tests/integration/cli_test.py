@@ -13,7 +13,7 @@ import unittest
 DINGHY = os.environ["DINGHY"]
 DEMO = os.path.join(os.environ["DINGHY_SOURCE"], "deploy", "demo")
 BUNDLE = os.path.join(DEMO, "models", "shop", "1")
-SUBCOMMANDS = ["serve", "score", "ingest", "replay", "eval", "validate", "inspect", "admin", "health"]
+SUBCOMMANDS = ["serve", "score", "ingest", "replay", "eval", "validate", "inspect", "bench", "admin", "health"]
 
 
 def run(*arguments, stdin=None):
@@ -95,6 +95,22 @@ class CommandLineTest(unittest.TestCase):
     def test_validate_and_inspect(self):
         self.expect(run("validate", BUNDLE), 0)
         self.expect(run("inspect", BUNDLE), 0, "shop")
+
+    def test_bench(self):
+        done = run("bench", "--bundle", BUNDLE, "--grid", "5x7", "--seconds", "0.05")
+        self.assertRegex(self.expect(done, 0, "ceiling: ").stdout, r"(?m)^ +5 +7 +[0-9.]+ +[0-9]+ +[0-9.]+ +[0-9.]+ %")
+        done = run("bench", "--bundle", BUNDLE, "--grid", "0x3,5x7", "--seconds", "0", "--cold", "--threads", "2",
+                   "--format", "json")
+        report = json.loads(self.expect(done, 0).stdout)
+        self.assertEqual([(point["history"], point["candidates"]) for point in report["points"]], [(0, 3), (5, 7)])
+        self.assertGreater(report["ceiling_gflops"], 0)
+        for point in report["points"]:
+            self.assertAlmostEqual(sum(point["split"].values()), 1, places=9)
+        self.expect(run("bench", "--bundle", BUNDLE, "--grid", "5"), 2, 'dinghy bench: grid: expected HISTORYxCANDID')
+        self.expect(run("bench", "--bundle", BUNDLE, "--grid", "100000x1"), 2,
+                    "dinghy bench: history: expected at most ")
+        self.expect(run("bench", "--bundle", "absent"), 2, "dinghy bench: ")
+        self.expect(run("bench"), 2, "dinghy bench: --bundle is required")
 
     def test_score_in_process(self):
         request = json.loads(some_requests(1)[0])["request"]

@@ -68,7 +68,8 @@ def encoder_weights(length) -> dict:
 def din_request(history, candidates) -> dict:
     """The ScoreRequest of a grid point, with its real behaviors alone."""
     random = np.random.RandomState(1 + 7919 * history + candidates)
-    clicked, clicked_category = random.randint(0, ITEMS, (1, history))[0], random.randint(0, CATEGORIES, (1, history))[0]
+    clicked = random.randint(0, ITEMS, (1, history))[0]
+    clicked_category = random.randint(0, CATEGORIES, (1, history))[0]
     items, categories = random.randint(0, ITEMS, (candidates,)), random.randint(0, CATEGORIES, (candidates,))
     user = (random.randn(1, USER_WIDTH) * 0.5).astype(np.float32)[0]
     real = history - history // 8
