@@ -56,6 +56,12 @@ absl::StatusOr<std::unique_ptr<Layer>> CreatePooling(const v1::Layer& layer, Lay
   if (method != v1::Pooling::SUM && method != v1::Pooling::MEAN && method != v1::Pooling::LAST) {
     return scope.Error("pooling.method: expected SUM, MEAN or LAST, got nothing");
   }
+  const absl::StatusOr<v1::Sequence::Pad> pad = scope.FindPad(inputs->sequence());
+  if (!pad.ok()) return pad.status();
+  if (*pad != v1::Sequence::NONE && layer.pooling().empty() == v1::EMPTY_UNSPECIFIED) {
+    return scope.Error("pooling.empty: expected ZEROS or PAD_VALUE, since ",
+                       scope.Where(v1::SEQUENCE, inputs->sequence()), " is padded, got nothing");
+  }
   absl::StatusOr<std::vector<float>> empty = inputs->EmptyRow("inputs", layer.pooling().empty(), scope);
   if (!empty.ok()) return empty.status();
   LayerCost cost;

@@ -291,7 +291,7 @@ class Draw:
             parameters=self.parameters("activated", activation, width),
         )
         self.b.layer("dense", "dense", inputs=inputs, **self.dense("dense", width, 9))
-        self.b.layer("mean", "pooling", inputs=["s.item"], method=self.one_of("SUM", "MEAN", "LAST"))
+        self.b.layer("mean", "pooling", inputs=["s.item"], method=self.one_of("SUM", "MEAN", "LAST"), empty="ZEROS")
         self.b.layer("match", "dot", left=["mean"], right=["item"])
         self.tower(["activated", "dense", "match"], width + 10)
 

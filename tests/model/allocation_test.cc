@@ -97,7 +97,9 @@ TEST(AllocationTest, NorDoesSelfAttentionOverPads) {
     model.AddId("clicks.item", v1::SEQUENCE, "item")->mutable_id()->set_pad_row(2);
     *model.AddLayer("history", {"clicks.item"})->mutable_self_attention() =
         model.MakeSelfAttention("history", options);
-    model.AddLayer("last", {"history"})->mutable_pooling()->set_method(v1::Pooling::LAST);
+    v1::Pooling& last = *model.AddLayer("last", {"history"})->mutable_pooling();
+    last.set_method(v1::Pooling::LAST);
+    last.set_empty(v1::ZEROS);
     *model.AddLayer("out", {"last"})->mutable_dense() = model.MakeDense("out", 12, 1, v1::LINEAR);
     model.AddOutput("out", "out", v1::Output::RAW);
     ExpectNoAllocations(model, {"history"});

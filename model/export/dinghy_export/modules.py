@@ -271,10 +271,8 @@ class Modules:
             weight = weight.copy()
             weight[module.padding_idx] = 0
             return weight
-        self.builder.notes.append(
-            f'table "{name}": nn.EmbeddingBag leaves ids of row {module.padding_idx} out of a mean, Dinghy counts '
-            f"them: send no such ids, and let unknown ids take another row")
-        return weight
+        raise _refused(name, "padding_idx None with mode mean", module.padding_idx,
+                       "Dinghy counts every id of a bag: pool a sequence, whose skip_pad_of leaves padding out")
 
     def _check(self, path, module, *kinds):
         """That the module is one of `kinds`, computes what its class does, and does so in evaluation mode."""

@@ -73,7 +73,9 @@ TEST(PadRowTest, OfFeaturesAndRowwiseLayers) {
     // What has no pad row may still be computed for real behaviors.
     *model.AddLayer("timed", {"clicks.time", "age"})->mutable_dense() =
         model.MakeDense("timed", 4, 3, v1::LINEAR);
-    model.AddLayer("pooled_timed", {"timed"})->mutable_pooling()->set_method(v1::Pooling::MEAN);
+    v1::Pooling& pooled = *model.AddLayer("pooled_timed", {"timed"})->mutable_pooling();
+    pooled.set_method(v1::Pooling::MEAN);
+    pooled.set_empty(v1::ZEROS);
     AddOut(model, "pooled_mlp", 5);
     const std::unique_ptr<Model> created = CreateModel(model);
     ASSERT_NE(created, nullptr);
@@ -85,11 +87,10 @@ TEST(PadRowTest, OfFeaturesAndRowwiseLayers) {
   }
 }
 
-TEST(PadRowTest, PoolsToZerosUnlessToldOtherwise) {
+TEST(PadRowTest, PoolsToZerosOrToThePadRow) {
   RandomModel model = PaddedModel(v1::Sequence::LEFT);
-  model.AddLayer("absent", {"clicks.item"})->mutable_pooling()->set_method(v1::Pooling::LAST);
   model.AddLayer("zeros", {"clicks.item"})->mutable_pooling()->set_method(v1::Pooling::MEAN);
-  model.manifest.mutable_layers(1)->mutable_pooling()->set_empty(v1::ZEROS);
+  model.manifest.mutable_layers(0)->mutable_pooling()->set_empty(v1::ZEROS);
   AddPooling(model, "clicks.item", v1::Pooling::SUM);
   AddOut(model, "zeros", 7);
   const std::unique_ptr<Model> created = CreateModel(model);
@@ -97,12 +98,10 @@ TEST(PadRowTest, PoolsToZerosUnlessToldOtherwise) {
   ops::Scratch scratch;
   ModelOutputs outputs;
   created->Score(RandomBatch(model, {.candidates = 1, .lengths = {3, 0}}, 11),
-                 {.attention = false, .debug_names = {"absent", "zeros", "pooled_clicks.item"}}, scratch,
-                 outputs);
+                 {.attention = false, .debug_names = {"zeros", "pooled_clicks.item"}}, scratch, outputs);
   EXPECT_EQ(outputs.debug[0].values, std::vector<float>(7, 0.0f));
-  EXPECT_EQ(outputs.debug[1].values, std::vector<float>(7, 0.0f));
   const float* pad = model.tensors["item.table"].data.get() + 29 * 7;
-  EXPECT_EQ(outputs.debug[2].values, std::vector<float>(pad, pad + 7));
+  EXPECT_EQ(outputs.debug[1].values, std::vector<float>(pad, pad + 7));
 }
 
 // The error of a model whose `input` is asked for its pad row.
@@ -137,6 +136,16 @@ TEST(PadRowTest, SaysWhyThereIsNone) {
             std::string("layer \"pooled_history\": ") + kExpected + "\"history\", whose pads are MASKED");
   EXPECT_EQ(ErrorOf("after"), std::string("layer \"pooled_after\": ") + kExpected +
                                   "\"after\", which reads \"history\", whose pads are MASKED");
+}
+
+TEST(PadRowTest, WhatAnEmptyHistoryPoolsToMustBeSaid) {
+  RandomModel model = PaddedModel(v1::Sequence::RIGHT);
+  model.AddLayer("pooled", {"clicks.item"})->mutable_pooling()->set_method(v1::Pooling::MEAN);
+  AddOut(model, "pooled", 7);
+  EXPECT_EQ(std::string(Model::Create(model.manifest, model.tensors).status().message()),
+            "layer \"pooled\": pooling.empty: expected ZEROS or PAD_VALUE, since sequence \"clicks\" is "
+            "padded, got "
+            "nothing");
 }
 
 TEST(PadRowTest, NeedsThePadRowOfTheId) {

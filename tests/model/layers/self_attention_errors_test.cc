@@ -38,7 +38,9 @@ RandomModel MakeModel(const Fault& fault) {
   Attention& attention = *model.AddLayer("history", {"clicks.item"})->mutable_self_attention();
   attention = model.MakeSelfAttention("history", options);
   if (fault.change) fault.change(attention, model);
-  model.AddLayer("last", {"history"})->mutable_pooling()->set_method(v1::Pooling::LAST);
+  v1::Pooling& last = *model.AddLayer("last", {"history"})->mutable_pooling();
+  last.set_method(v1::Pooling::LAST);
+  last.set_empty(v1::ZEROS);
   *model.AddLayer("out", {"last"})->mutable_dense() = model.MakeDense("out", 6, 1, v1::LINEAR);
   model.AddOutput("out", "out", v1::Output::RAW);
   return model;

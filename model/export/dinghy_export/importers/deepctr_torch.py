@@ -317,10 +317,11 @@ class _Din:
             )
         self._b.notes.append(
             f'feature "{column.name}" is a bag of ids: send at most {column.max_length} a row, as training kept'
-            + (", and none of row 0, which is padding" if by_id else "")
+            + ("; ids of row 0, which is padding, are refused" if by_id else "")
         )
         source = "CATALOG" if level == "CANDIDATE" and self._in_catalog(column.name) else "REQUEST"
-        return self._add_id(column, column.name, level, source, bag=f"BAG_{COMBINERS[column.combiner]}")
+        bag = f"BAG_{COMBINERS[column.combiner]}"
+        return self._add_id(column, column.name, level, source, bag=bag, without_row_0=by_id)
 
     def _add_sequence(self, columns, fields, pad_row, skip_pad):
         name = columns[0].name
@@ -338,7 +339,8 @@ class _Din:
             self._add_id(column, full_name, "SEQUENCE", source, pad_row=pad_row)
         return named
 
-    def _add_id(self, column, full_name, level, source, bag="SINGLE", pad_row=None):
+    def _add_id(self, column, full_name, level, source, bag="SINGLE", pad_row=None, without_row_0=False):
+        """`without_row_0`: the library leaves ids of that row out, so none may take it."""
         rows = self._table(column)
         owner = self._columns.vocabulary_of(column)
         tokens = self._serving.vocabularies.get(owner)
@@ -348,7 +350,13 @@ class _Din:
             if row is not None and not 0 <= row < rows:
                 raise ImportRefused(f'{option} of "{full_name}": expected a row below {rows}, got {row}')
         vocabulary = features.identity(rows)
-        if tokens is not None:
+        if without_row_0 and oov_row == 0:
+            raise ImportRefused(f'--oov_row of "{full_name}": expected another row than 0, which is padding in this list')
+        if without_row_0 and tokens is None:
+            vocabulary = self._file_vocabulary(full_name, [str(row) for row in range(1, rows)], 1, rows)
+        elif without_row_0 and first_row == 0:
+            raise ImportRefused(f'--first_row {owner}: expected 1 or more, since row 0 is padding in "{full_name}", got 0')
+        elif tokens is not None:
             vocabulary = self._file_vocabulary(owner, tokens, first_row, rows)
         elif first_row:
             raise ImportRefused(f"--first_row {owner}: expected --vocabulary {owner}=FILE with it, got none")
