@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "model/layers/history_buckets.h"
+#include "model/layers/linear_attention.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
@@ -97,6 +97,9 @@ void HeadAttention::RunLinear(float* q, float* k, const float* v, int64_t rows, 
   const int64_t group = options_.heads / options_.key_value_heads;
   float* sums = scratch.Floats(d * width);
   float* z = scratch.Floats(d);
+  float* raw_query = scratch.Floats(d);
+  float* raw_keys = scratch.Floats(rows * key_width());
+  std::copy_n(k, rows * key_width(), raw_keys);
   for (int64_t shared = 0; shared < options_.key_value_heads; ++shared) {
     std::fill_n(sums, d * width, 0.0f);
     std::fill_n(z, d, 0.0f);
@@ -124,11 +127,17 @@ void HeadAttention::RunLinear(float* q, float* k, const float* v, int64_t rows, 
       for (int64_t head = shared * group; head < (shared + 1) * group; ++head) {
         float* query = q + r * query_width() + head * d;
         float* attended = out + r * out_width() + head * width;
+        std::copy_n(query, d, raw_query);
         ops::ShiftedEluPlusOne(std::min(ops::Largest(query, d), 0.0f), query, d);
         ops::WeightedSumRows(sums, width, query, d, width, attended);
-        // Where the whole of f(q) f(k) is 0 in float all the same, the result is 0.
-        ops::Scale(1.0f / std::max(ops::Dot(query, z, d), std::numeric_limits<float>::min()), attended,
-                   width);
+        const float sum = ops::Dot(query, z, d);
+        if (sum >= kLeastLinearSum) {
+          ops::Scale(1.0f / sum, attended, width);
+        } else {
+          const int64_t seen = options_.causal ? r + 1 : rows;
+          PoolLinearByLogarithms(raw_query, d, {raw_keys + shared * d, seen, key_width()},
+                                 {v + shared * width, seen, values_width()}, width, attended, nullptr);
+        }
       }
     }
   }

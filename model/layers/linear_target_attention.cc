@@ -1,11 +1,11 @@
 #include "model/layers/linear_target_attention.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <utility>
 
 #include "model/layers/attention_score.h"
 #include "model/layers/history_buckets.h"
+#include "model/layers/linear_attention.h"
 #include "model/ops/attention.h"
 #include "model/ops/vector_math.h"
 
@@ -42,19 +42,27 @@ class LinearTargetAttention : public Layer {
     const Value query = inputs.query.Gather(context);
     const int64_t heads = inputs.heads.heads;
     const int64_t head_width = width / heads;
+    float* scaled = context.scratch.Floats(key_width());
     float* mapped = context.scratch.Floats(key_width());
     float* weights = context.attention != nullptr ? context.scratch.Floats(heads * sums.columns) : nullptr;
     for (int64_t q = 0; q < queries; ++q) {
       for (int64_t h = 0; h < heads; ++h) {
-        std::copy_n(query.data + q * query.stride + h * key_width(), key_width(), mapped);
-        if (parts_.scale != 1) ops::Scale(parts_.scale, mapped, key_width());
+        std::copy_n(query.data + q * query.stride + h * key_width(), key_width(), scaled);
+        if (parts_.scale != 1) ops::Scale(parts_.scale, scaled, key_width());
+        std::copy_n(scaled, key_width(), mapped);
         ops::ShiftedEluPlusOne(Shift(mapped, 1, key_width(), 0), mapped, key_width());
         const int64_t group = h / inputs.heads.group();
         const float* s = sums.s + group * key_width() * head_width;
         float* pooled = out + q * width + h * head_width;
         ops::WeightedSumRows(s, head_width, mapped, key_width(), head_width, pooled);
         const float sum = ops::Dot(mapped, sums.z + group * key_width(), key_width());
-        const float divide = 1.0f / std::max(sum, FLT_MIN);
+        if (sum < kLeastLinearSum) {
+          PoolLinearByLogarithms(scaled, key_width(), Columns(sums.key_rows, group * key_width()),
+                                 Columns(sums.values, group * head_width), head_width, pooled,
+                                 weights != nullptr ? weights + h * sums.columns : nullptr);
+          continue;
+        }
+        const float divide = 1.0f / sum;
         ops::Scale(divide, pooled, head_width);
         if (weights == nullptr) continue;
         float* row = weights + h * sums.columns;
@@ -75,7 +83,12 @@ class LinearTargetAttention : public Layer {
     const float* keys = nullptr;  // f(k), transposed: [key_value_heads, key width, columns]
     const float* s = nullptr;     // [key_value_heads, key width, value width]
     const float* z = nullptr;     // [key_value_heads, key width]
+    Value key_rows, values;       // as they came
   };
+
+  static Value Columns(const Value& value, int64_t from) {
+    return {value.data + from, value.rows, value.stride};
+  }
 
   // Of one head.
   int64_t key_width() const { return parts_.inputs.query.width() / parts_.inputs.heads.heads; }
@@ -97,10 +110,10 @@ class LinearTargetAttention : public Layer {
     float* keys = context.scratch.Floats(all * columns);
     float* s = context.scratch.Floats(all * value_width);
     float* z = context.scratch.Floats(all);
-    ops::Scratch::Scope scope(context.scratch);
     const Value rows = inputs.keys.Gather(context);
-    ops::Transpose(rows.data, rows.stride, length, all, keys, columns);
     const Value values = inputs.values.Gather(context);
+    ops::Scratch::Scope scope(context.scratch);
+    ops::Transpose(rows.data, rows.stride, length, all, keys, columns);
     float* ones = context.scratch.Floats(length);
     std::fill_n(ones, length, 1.0f);
     for (int64_t group = 0; group < groups; ++group) {
@@ -113,7 +126,7 @@ class LinearTargetAttention : public Layer {
         z[i] = ops::Dot(row, ones, length);
       }
     }
-    return {.columns = columns, .keys = keys, .s = s, .z = z};
+    return {.columns = columns, .keys = keys, .s = s, .z = z, .key_rows = rows, .values = values};
   }
 
   const Parts parts_;
