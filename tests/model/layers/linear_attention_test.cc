@@ -53,8 +53,15 @@ TEST(LinearAttentionTest, LayersAreRightWhereSumsUnderflow) {
   ASSERT_NE(created, nullptr);
   for (const int length : {0, 1, 2, 17, 40}) {
     FeatureBatch batch = RandomBatch(model, {.candidates = 9, .lengths = {length}}, 5);
-    for (float& value : batch.columns[0].values) value *= 150;
-    for (float& value : batch.columns[1].values) value *= 150;
+    // Queries large in the even columns, keys in the odd ones, the other columns far below zero.
+    for (size_t i = 0; i < batch.columns[0].values.size(); ++i) {
+      float& value = batch.columns[0].values[i];
+      value = i % 2 == 0 ? 150 + 10 * value : -200 + 10 * value;
+    }
+    for (size_t i = 0; i < batch.columns[1].values.size(); ++i) {
+      float& value = batch.columns[1].values[i];
+      value = i % 2 == 1 ? 150 + 10 * value : -200 + 3 * value;
+    }
     CompareWithReference(model, *created, batch);
   }
 }
