@@ -298,7 +298,9 @@ class Draw:
     def encoder(self):
         pad = self.one_of("NONE", "LEFT", "RIGHT")
         width, readable = self.self_attention("rows", self.inputs(pad), KEYS, pad)
-        empty = self.one_of("ZEROS", "PAD_VALUE") if readable else self.one_of("ZEROS", None)
+        empty = self.one_of("ZEROS", "PAD_VALUE" if readable else "ZEROS")
+        if pad == "NONE":
+            empty = self.one_of("ZEROS", None)
         self.b.layer("pooled", "pooling", inputs=["rows"], method=self.one_of("SUM", "MEAN", "LAST"), empty=empty)
         self.tower(["pooled", "item"], width + ITEM)
 
