@@ -14,9 +14,6 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
-// Rows that go through all layers together: with 80 columns 12 KiB of activations.
-constexpr int64_t kBlockRows = 40;
-
 #if HWY_TARGET == HWY_AVX3
 constexpr int kMaxVectors =
     5;  // 5 rows of 5 vectors, the 5 of the weight and a broadcast: 31 of 32 registers
@@ -235,8 +232,8 @@ void LastLayer(const PairMlp::Step& step, const float* x, int64_t stride, int64_
 
 void RunPairMlp(const std::vector<PairMlp::Step>& steps, const float* keys, int64_t keys_stride, int64_t rows,
                 const float* weight, const float* base, float* scores, float* first, float* second) {
-  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
-    const int64_t count = HWY_MIN(kBlockRows, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += PairMlp::kBlockRows) {
+    const int64_t count = HWY_MIN(PairMlp::kBlockRows, rows - begin);
     const float* x = keys + begin * keys_stride;
     int64_t x_stride = keys_stride;
     for (size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -279,7 +276,6 @@ HWY_EXPORT(HasPairMlp);
 namespace {
 
 constexpr int64_t kLanes = 16;  // of the widest target
-constexpr int64_t kBlock = 40;
 
 std::vector<float> Padded(const float* x, int64_t n, int64_t size) {
   std::vector<float> out(size, 0.0f);
@@ -322,8 +318,8 @@ void PairMlp::Run(const float* keys, int64_t keys_stride, int64_t rows, const fl
   Scratch::Scope scope(scratch);
   int64_t widest = 0;
   for (const Step& step : steps_) widest = std::max(widest, step.stride);
-  float* first = scratch.Floats(kBlock * widest);
-  float* second = scratch.Floats(kBlock * widest);
+  float* first = scratch.Floats(kBlockRows * widest);
+  float* second = scratch.Floats(kBlockRows * widest);
   HWY_DYNAMIC_DISPATCH(RunPairMlp)(steps_, keys, keys_stride, rows, weight, base, scores, first, second);
 }
 

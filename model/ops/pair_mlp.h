@@ -22,6 +22,9 @@ enum class PairActivation { kLinear, kRelu, kSigmoid, kTanh, kSilu, kPrelu, kDic
 
 class PairMlp {
  public:
+  // Rows that go through all layers together: with 80 columns 12 KiB of activations.
+  static constexpr int64_t kBlockRows = 40;
+
   struct Layer {
     int64_t in = 0;
     int64_t out = 0;

@@ -37,10 +37,10 @@ def main(arguments=None) -> int:
         print(__doc__.strip(), file=sys.stderr)
         return 0 if arguments[:1] in (["-h"], ["--help"], ["help"]) else 2
     choice = argparse.ArgumentParser(prog="dinghy_export import", add_help=False)
-    choice.add_argument("--from", dest="library", choices=list(IMPORTERS), metavar="LIBRARY")
+    choice.add_argument("--from", dest="source", choices=list(IMPORTERS), metavar="LIBRARY")
     chosen, _ = choice.parse_known_args(arguments[1:])
     importer = (
-        importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.library]}") if chosen.library else None
+        importlib.import_module(f"dinghy_export.importers.{IMPORTERS[chosen.source]}") if chosen.source else None
     )
     args = _parser(importer).parse_args(arguments[1:])
     try:
@@ -58,11 +58,11 @@ def main(arguments=None) -> int:
         print(f"refused: {f'{error.filename}: {error.strerror}' if by_system else error}", file=sys.stderr)
         return 1
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        if chosen.library == "torch":  # the user's own program
+        if chosen.source == "torch":  # the user's own program
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         print(
-            f"refused: expected a configuration and a checkpoint of {chosen.library}, got values of another kind "
+            f"refused: expected a configuration and a checkpoint of {chosen.source}, got values of another kind "
             f"({type(error).__name__}: {error}, in {os.path.basename(place.filename)}:{place.lineno})",
             file=sys.stderr,
         )
@@ -91,7 +91,7 @@ def _parser(importer):
     )
     parser.add_argument(
         "--from",
-        dest="library",
+        dest="source",
         required=True,
         choices=list(IMPORTERS),
         metavar="LIBRARY",
