@@ -1,18 +1,17 @@
-// The path of a request: histories, degradation, faults, explanations, the log record.
+// The path of a request: histories, degradation, faults, the log record.
 #include "server/scorer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "features/behavior/memory_store.h"
+#include "tests/server/scorer_fixture.h"
 #include "tests/testing/test_bundle.h"
 
 namespace dinghy {
@@ -23,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int64_t kNow = kTestRequestTimeMs;
+using ScorerTest = ScorerFixture;
 
 // A store that always fails.
 class FailingStore : public BehaviorReader {
@@ -32,74 +31,6 @@ class FailingStore : public BehaviorReader {
     return absl::UnavailableError("disk on fire");
   }
 };
-
-class ScorerTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    const std::string root = ::testing::TempDir() + "scorer_models";
-    for (const bool self_attention : {false, true}) {
-      const auto folder =
-          WriteTestBundle(root, {.version = 1 + self_attention, .self_attention = self_attention});
-      ASSERT_TRUE(folder.ok()) << folder.status();
-      auto loaded = LoadModel(*folder, {.max_candidates = 100});
-      ASSERT_TRUE(loaded.ok()) << loaded.status();
-      (self_attention ? sasrec_ : din_) = loaded->release();
-    }
-  }
-  static void TearDownTestSuite() {
-    delete din_;
-    delete sasrec_;
-  }
-
-  absl::StatusOr<v1::ScoreResponse> Score(const v1::ScoreRequest& request,
-                                          const BehaviorReader* store = nullptr,
-                                          v1::ScoreLog* log = nullptr) {
-    return Scorer(store, {.now = [] { return absl::FromUnixMillis(kNow); }})
-        .Score(*sasrec_, request, state_, log);
-  }
-
-  // The response; a failure is the test's.
-  v1::ScoreResponse MustScore(const v1::ScoreRequest& request, const BehaviorReader* store = nullptr,
-                              v1::ScoreLog* log = nullptr) {
-    auto response = Score(request, store, log);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.ok() ? *response : v1::ScoreResponse();
-  }
-
-  static LoadedModel* din_;
-  static LoadedModel* sasrec_;
-  WorkerState state_;
-};
-
-LoadedModel* ScorerTest::din_ = nullptr;
-LoadedModel* ScorerTest::sasrec_ = nullptr;
-
-std::vector<float> Scores(const v1::ScoreResponse& response, int output = 0) {
-  return {response.outputs(output).scores().begin(), response.outputs(output).scores().end()};
-}
-
-// The bundle of `from` after `change`, without its golden requests' check; null and a failure where it does
-// not load.
-std::unique_ptr<LoadedModel> LoadChanged(const LoadedModel& from,
-                                         const std::function<void(Bundle&)>& change) {
-  auto out = std::make_unique<LoadedModel>();
-  auto bundle = OpenBundle(from.bundle->directory);
-  EXPECT_TRUE(bundle.ok()) << bundle.status();
-  if (!bundle.ok()) return nullptr;
-  out->bundle = *std::move(bundle);
-  change(*out->bundle);
-  std::vector<int64_t> table_rows;
-  for (const v1::Table& table : out->bundle->manifest.tables()) {
-    table_rows.push_back(out->bundle->tensors.at(table.tensor()).shape[0]);
-  }
-  auto encoder = RequestEncoder::Create(out->bundle->manifest, out->bundle->files, table_rows, {});
-  auto model = Model::Create(out->bundle->manifest, out->bundle->tensors);
-  EXPECT_TRUE(encoder.ok() && model.ok()) << encoder.status() << model.status();
-  if (!encoder.ok() || !model.ok()) return nullptr;
-  out->encoder = *std::move(encoder);
-  out->model = *std::move(model);
-  return out;
-}
 
 // The store's form of the inline history of `request`.
 std::unique_ptr<BehaviorStore> StoreWith(const v1::ScoreRequest& request) {
@@ -159,10 +90,10 @@ TEST_F(ScorerTest, EventsAtTheRequestTimeAreNotHistory) {
   const auto store = StoreWith(request);
   request.clear_sequences();
   const std::vector<float> before = Scores(MustScore(request, store.get()));
-  const v1::Event at = Click(request, kNow, 7);
+  const v1::Event at = Click(request, kScorerNow, 7);
   ASSERT_TRUE(store->Append({&at, 1}).ok());
   EXPECT_EQ(Scores(MustScore(request, store.get())), before);
-  const v1::Event just_before = Click(request, kNow - 1, 8);
+  const v1::Event just_before = Click(request, kScorerNow - 1, 8);
   ASSERT_TRUE(store->Append({&just_before, 1}).ok());
   EXPECT_NE(Scores(MustScore(request, store.get())), before);
 }
@@ -173,8 +104,8 @@ TEST_F(ScorerTest, TheClockFillsTheRequestTime) {
   request.clear_request_time_ms();
   v1::ScoreLog log;
   EXPECT_EQ(Scores(MustScore(request, nullptr, &log)), expected);
-  EXPECT_EQ(log.request().request_time_ms(), kNow);
-  EXPECT_EQ(log.received_time_ms(), kNow);
+  EXPECT_EQ(log.request().request_time_ms(), kScorerNow);
+  EXPECT_EQ(log.received_time_ms(), kScorerNow);
 }
 
 TEST_F(ScorerTest, WithoutStoreOrWithAFailingOneTheHistoryIsEmptyAndFlagged) {
@@ -204,7 +135,7 @@ TEST_F(ScorerTest, WithoutStoreOrWithAFailingOneTheHistoryIsEmptyAndFlagged) {
 TEST_F(ScorerTest, AnEventThatDoesNotFitTheModelDegrades) {
   v1::ScoreRequest request = MakeTestRequest({});
   const auto store = NewMemoryStore();
-  v1::Event event = Click(request, kNow - 5, 3);
+  v1::Event event = Click(request, kScorerNow - 5, 3);
   event.set_item_key("a text");
   ASSERT_TRUE(store->Append({&event, 1}).ok());
   request.clear_sequences();
@@ -274,62 +205,6 @@ TEST_F(ScorerTest, AScoreDoesNotDependOnTheOtherCandidates) {
   std::vector<float> backwards = Scores(MustScore(reversed));
   std::reverse(backwards.begin(), backwards.end());
   EXPECT_EQ(backwards, all);
-}
-
-TEST_F(ScorerTest, RemovalIsTheChangeThatARequestWithoutTheBehaviorShows) {
-  v1::ScoreRequest request = MakeTestRequest({.candidates = 4, .behaviors = kTestMaxLength + 3});
-  request.mutable_explain()->set_top_k(3);
-  request.mutable_explain()->set_removal(true);
-  request.mutable_explain()->add_candidates(1);
-  request.mutable_explain()->add_candidates(3);
-  v1::ScoreLog log;
-  const v1::ScoreResponse response = MustScore(request, nullptr, &log);
-  ASSERT_THAT(response.explanations(), SizeIs(2));
-  EXPECT_EQ(response.explanations(0).candidate(), 1);
-  EXPECT_EQ(response.explanations(1).candidate(), 3);
-  for (const v1::Explanation& explanation : response.explanations()) {
-    EXPECT_EQ(explanation.layer(), "interest");
-    EXPECT_EQ(explanation.sequence(), "clicks");
-    ASSERT_THAT(explanation.behaviors(), SizeIs(3));
-    float last = std::numeric_limits<float>::infinity();
-    for (const v1::BehaviorAttention& behavior : explanation.behaviors()) {
-      EXPECT_LE(std::abs(behavior.weight()), last);
-      last = std::abs(behavior.weight());
-      const v1::SequenceData& used = log.request().sequences(0);
-      const int index = static_cast<int>(behavior.behavior());
-      EXPECT_EQ(behavior.item(), absl::StrCat(used.columns(0).ints().values(index)));
-      EXPECT_EQ(behavior.event_time_ms(), used.event_time_ms(index));
-
-      v1::ScoreRequest without = log.request();
-      v1::SequenceData& clicks = *without.mutable_sequences(0);
-      clicks.mutable_event_time_ms()->erase(clicks.event_time_ms().begin() + index);
-      auto& items = *clicks.mutable_columns(0)->mutable_ints()->mutable_values();
-      items.erase(items.begin() + index);
-      const v1::ScoreResponse changed = MustScore(without);
-      const int c = static_cast<int>(explanation.candidate());
-      ASSERT_THAT(behavior.score_change(), SizeIs(2));
-      for (int o = 0; o < 2; ++o) {
-        EXPECT_EQ(behavior.score_change(o), response.outputs(o).scores(c) - changed.outputs(o).scores(c));
-      }
-      EXPECT_NE(behavior.score_change(0), 0);
-    }
-  }
-}
-
-TEST_F(ScorerTest, EqualWeightsAreExplainedNewerFirst) {
-  v1::ScoreRequest request = MakeTestRequest({.candidates = 1, .behaviors = 4});
-  v1::SequenceData& clicks = *request.mutable_sequences(0);
-  for (int i = 0; i < 4; ++i) {
-    clicks.set_event_time_ms(i, kNow - 1000);
-    clicks.mutable_columns(0)->mutable_ints()->set_values(i, 9);
-  }
-  request.mutable_explain()->set_top_k(10);
-  const auto response = Scorer(nullptr, {}).Score(*din_, request, state_, nullptr);
-  ASSERT_TRUE(response.ok()) << response.status();
-  ASSERT_THAT(response->explanations(), SizeIs(1));
-  std::vector<uint32_t> order;
-  for (const auto& behavior : response->explanations(0).behaviors()) order.push_back(behavior.behavior());
-  EXPECT_THAT(order, ElementsAre(3, 2, 1, 0));
 }
 
 TEST_F(ScorerTest, DebugShowsWhatWasEncodedAndTheLayersValues) {
@@ -429,7 +304,7 @@ TEST_F(ScorerTest, FaultsNameWhatWasExpectedAndWhatCame) {
       },
       invalid, {"user_id is empty and sequence \"clicks\" is not inline"});
   expect([](Request& r) { *r.add_sequences() = r.sequences(0); }, invalid, {"clicks"});
-  expect([](Request& r) { r.mutable_sequences(0)->set_event_time_ms(2, kNow); }, invalid, {"clicks"});
+  expect([](Request& r) { r.mutable_sequences(0)->set_event_time_ms(2, kScorerNow); }, invalid, {"clicks"});
   expect([](Request& r) { r.mutable_sequences(0)->mutable_columns(0)->mutable_ints()->add_values(1); },
          invalid, {"clicks", "3", "4"});
   expect(
@@ -451,59 +326,6 @@ TEST_F(ScorerTest, FaultsNameWhatWasExpectedAndWhatCame) {
         for (int i = 0; i < 100; ++i) r.mutable_candidates(0)->mutable_ints()->add_values(3);
       },
       invalid, {"100", "105"});
-}
-
-TEST_F(ScorerTest, TooManyRemovalsAreRefused) {
-  v1::ScoreRequest request = MakeTestRequest({.candidates = 2000});
-  request.mutable_explain()->set_top_k(6);
-  const auto loaded = LoadModel(sasrec_->bundle->directory, {.max_candidates = 5000});
-  ASSERT_TRUE(loaded.ok());
-  const Scorer scorer(nullptr, {});
-  EXPECT_TRUE(scorer.Score(**loaded, request, state_, nullptr).ok());
-  request.mutable_explain()->set_removal(true);
-  const auto refused = scorer.Score(**loaded, request, state_, nullptr);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.status().message(), HasSubstr("10000"));
-}
-
-// A behavior's worth is measured by the score that the whole history takes, not by another one for shorter
-// ones.
-TEST_F(ScorerTest, RemovalDoesNotChangeWhichScoreAutoTakes) {
-  v1::ScoreRequest request = MakeTestRequest({.candidates = 2, .behaviors = 3});
-  request.mutable_explain()->set_top_k(3);
-  request.mutable_explain()->set_removal(true);
-  v1::ScoreRequest shorter = MakeTestRequest({.candidates = 2, .behaviors = 2});
-  const Scorer scorer(nullptr, {.now = [] { return absl::FromUnixMillis(kNow); }});
-  std::vector<float> changes[2], short_scores[2];
-  for (const int max_short : {0, 2}) {
-    const std::unique_ptr<LoadedModel> model = LoadChanged(*din_, [&](Bundle& bundle) {
-      for (v1::Layer& layer : *bundle.manifest.mutable_layers()) {
-        if (!layer.has_target_attention()) continue;
-        v1::TargetAttention& attention = *layer.mutable_target_attention();
-        v1::AutoScore score;
-        score.set_max_short(max_short);
-        score.mutable_short_history()->mutable_dot();
-        score.mutable_short_history()->set_scale(1);
-        *score.mutable_long_history()->mutable_din() = attention.din();
-        score.mutable_long_history()->set_scale(1);
-        *attention.mutable_auto_() = score;
-      }
-    });
-    ASSERT_NE(model, nullptr);
-    const auto response = scorer.Score(*model, request, state_, nullptr);
-    ASSERT_TRUE(response.ok()) << response.status();
-    for (const v1::Explanation& explanation : response->explanations()) {
-      for (const v1::BehaviorAttention& behavior : explanation.behaviors()) {
-        changes[max_short / 2].push_back(behavior.score_change(0));
-      }
-    }
-    const auto short_response = scorer.Score(*model, shorter, state_, nullptr);
-    ASSERT_TRUE(short_response.ok()) << short_response.status();
-    short_scores[max_short / 2] = Scores(*short_response);
-  }
-  EXPECT_THAT(changes[0], SizeIs(6));
-  EXPECT_EQ(changes[0], changes[1]);
-  EXPECT_NE(short_scores[0], short_scores[1]);
 }
 
 TEST_F(ScorerTest, AScoreThatIsNotFiniteIsNeverReturned) {
