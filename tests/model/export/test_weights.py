@@ -1,8 +1,11 @@
 """The weights of a checkpoint as importers take them: by name and shape, each once, none forgotten."""
 
+import os
+import tempfile
 import unittest
 
 import numpy as np
+import torch
 
 from dinghy_export.importers.weights import ImportRefused, Weights
 
@@ -50,7 +53,15 @@ class WeightsTest(unittest.TestCase):
             r"got one that it does not have \(and 3 more\)",
         ):
             self.weights.finish()
-        self.weights.finish(ignore=["a.*", "n", "bad", "odd"])
+        self.assertEqual(self.weights.finish(ignore=["a.*", "n", "bad", "odd"]), [])
+
+    def test_what_the_reader_noted_reaches_the_import(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.pth")
+            torch.save({"module.w": torch.ones(2)}, path)
+            weights = Weights.of_file(path)
+            weights.take("w", [2])
+            self.assertRegex(weights.finish()[0], 'every tensor is named "module')
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ class _Din:
                 " them; --oov_row gives them one"
             )
         self._b.output(self._serving.output, "tower", LINKS[self._options["task"]])
-        self._weights.finish(ignore=["*.num_batches_tracked"])
+        self._b.notes += self._weights.finish(ignore=["*.num_batches_tracked"])
         return self._b.build(self._serving.provenance)
 
     # --- Layers -------------------------------------------------------------------------------------------------------

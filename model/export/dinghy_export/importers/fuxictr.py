@@ -153,7 +153,7 @@ def build_din(weights, params, dataset, serving) -> Built:
     _add_tower(b, weights, options, dataset, groups, importer)
     importer.add_notes()
     b.output(dataset.labels[0], "tower", LINKS[options["task"]])
-    weights.finish(ignore=["*.num_batches_tracked"])
+    b.notes += weights.finish(ignore=["*.num_batches_tracked"])
     return b.build(serving.provenance)
 
 

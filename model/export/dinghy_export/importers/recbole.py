@@ -149,7 +149,7 @@ def build_din(weights, config, items, requests, name, origin=None):
     ]
     if users:
         builder.notes.append("user features are left out: RecBole's DIN embeds them and then does not use them")
-    weights.finish(ignore=["*.num_batches_tracked", *users])
+    builder.notes += weights.finish(ignore=["*.num_batches_tracked", *users])
     return builder.build(origin or provenance("RecBole", "", "1970-01-01T00:00:00Z"))
 
 
@@ -217,7 +217,7 @@ def build_sasrec(weights, config, items, requests, name, origin=None):
     builder.output(requests.output, "logit", "RAW")
     builder.notes.append("scores are logits, as RecBole's predict gives them")
     builder.notes.append("a history without a known item scores 0; RecBole itself does not answer it")
-    weights.finish()
+    builder.notes += weights.finish()
     return builder.build(origin or provenance("RecBole", "", "1970-01-01T00:00:00Z"))
 
 

@@ -164,7 +164,7 @@ def build_sasrec(
     b.layer("final_feat", "pooling", inputs=["encoder"], method="LAST", empty="PAD_VALUE")
     b.layer("logit", "dot", left=["final_feat"], right=[item])
     b.output("logit", "logit", "RAW")
-    weights.finish()
+    b.notes += weights.finish()
     if (table[0] != 0).any():
         b.notes.append(
             "the pad row of item_emb is not zero, as in checkpoints before June 2024; it is used as it stands"

@@ -125,7 +125,7 @@ def build_model(weights, config, settings, name, origin=None):
     _add_output(builder, weights, f"{prefix}output_mlp", towers, model)
     model.finish()
     config.finish()
-    weights.finish(ignore=[
+    builder.notes += weights.finish(ignore=[
         "*.num_batches_tracked", "*.windows_len", "*.cumsum_windows_len", *(
             f"{prefix}_{kind}_modules.*" for kind in ("loss", "metric", "train_metric"))
     ])

@@ -2,7 +2,7 @@
 
 weights = Weights.of_file("model.pth")
 table = weights.take("item_emb.weight", [None, 50])
-weights.finish(ignore=["*.num_batches_tracked"])   # refuses what nobody read
+builder.notes += weights.finish(ignore=["*.num_batches_tracked"])   # refuses what nobody read
 """
 
 import fnmatch
@@ -17,11 +17,13 @@ class ImportRefused(ValueError):
 
 
 class Weights:
-    def __init__(self, tensors, unread=None, source=""):
-        """`tensors`: name -> array; `unread`: names that hold no plain tensor -> what they hold."""
+    def __init__(self, tensors, unread=None, source="", notes=()):
+        """`tensors`: name -> array; `unread`: names that hold no plain tensor -> what they hold; `notes`: what the user
+        should know of the file."""
         self._tensors = dict(tensors)
         self._unread = dict(unread or {})
         self._taken = set()
+        self._notes = list(notes)
         self._source = f"{source}: " if source else ""
 
     @staticmethod
@@ -34,7 +36,7 @@ class Weights:
                 f"where {checkpoint.training[0]} computes something else; call eval() before saving, or "
                 f"save its state_dict()"
             )
-        return Weights(checkpoint.tensors, checkpoint.unread, checkpoint.path)
+        return Weights(checkpoint.tensors, checkpoint.unread, checkpoint.path, checkpoint.notes)
 
     @staticmethod
     def of_file(path) -> "Weights":
@@ -72,8 +74,8 @@ class Weights:
         """As take; None where there is no such tensor."""
         return self.take(name, shape) if name in self._tensors or name in self._unread else None
 
-    def finish(self, ignore=()) -> None:
-        """Refuses tensors that nobody took; `ignore`: patterns of names that may stay behind."""
+    def finish(self, ignore=()) -> list:
+        """Refuses tensors that nobody took; returns the notes. `ignore`: patterns of names that may stay behind."""
         left = [
             name
             for name in list(self._tensors) + list(self._unread)
@@ -84,6 +86,7 @@ class Weights:
                 f'{self._source}tensor "{left[0]}": expected only tensors of the model as the options describe it, '
                 f"got one that it does not have" + (f" (and {len(left) - 1} more)" if len(left) > 1 else "")
             )
+        return self._notes
 
     def _near(self, name):
         last = name.rsplit(".", 1)[-1]
