@@ -30,7 +30,7 @@ from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import dense_layers
 from dinghy_export.importers.deepctr_torch_columns import Columns, Serving, grouped, target_of
 from dinghy_export.importers.dense_layers import is_number
-from dinghy_export.importers.options import levels_of, read_object, split_assignments, split_names
+from dinghy_export.importers.options import add_level_arguments, levels_of, read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -72,10 +72,6 @@ def add_arguments(parser):
         metavar="COLUMN=ACTION,...",
         help="actions that make up the history, named by its first column; repeat for other lists of events",
     )
-    parser.add_argument("--user", action="append", metavar="FEATURE,...", help="features with one value a request")
-    parser.add_argument(
-        "--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate"
-    )
     parser.add_argument(
         "--vocabulary",
         action="append",
@@ -96,7 +92,7 @@ def add_arguments(parser):
     )
     parser.add_argument("--item", metavar="FEATURE", help="the item's id; by default the history's first feature")
     parser.add_argument("--output", default="click", metavar="NAME", help="the name of the output")
-    parser.add_argument("--catalog", metavar="FILE", help="features by item: protobuf JSON of a Catalog")
+    add_level_arguments(parser)
 
 
 def import_model(args) -> Built:

@@ -23,7 +23,7 @@ from dinghy_export.builder import Builder, Built
 from dinghy_export.importers import fuxictr_dataset
 from dinghy_export.importers.fuxictr_features import FeatureImporter
 from dinghy_export.importers.fuxictr_mlp import mlp_block
-from dinghy_export.importers.options import levels_of, read_object, split_assignments, split_names
+from dinghy_export.importers.options import add_level_arguments, levels_of, read_object, split_assignments, split_names
 from dinghy_export.importers.weights import ImportRefused, Weights
 from dinghy_export.manifest import provenance
 
@@ -95,10 +95,6 @@ def add_arguments(parser):
         metavar="SEQUENCE=ACTION,...",
         help="actions that make up a sequence, named by its (first) sequence field; repeat for each",
     )
-    parser.add_argument("--user", action="append", metavar="FEATURE,...", help="features with one value a request")
-    parser.add_argument(
-        "--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate"
-    )
     parser.add_argument("--item", metavar="FEATURE", help="the item's id; by default the first target field")
     parser.add_argument(
         "--padding",
@@ -112,7 +108,7 @@ def add_arguments(parser):
         metavar="FEATURE=MEAN,STDDEV",
         help="(x - mean) / stddev before the model, where no file of FuxiCTR says it; 0,1 for none",
     )
-    parser.add_argument("--catalog", metavar="FILE", help="features by item: protobuf JSON of a Catalog")
+    add_level_arguments(parser)
 
 
 def import_model(args) -> Built:

@@ -9,6 +9,15 @@ import json
 from dinghy_export.importers.weights import ImportRefused
 
 
+def add_level_arguments(parser):
+    """--user and --candidate, which levels_of reads, and --catalog."""
+    parser.add_argument("--user", action="append", metavar="FEATURE,...", help="features with one value a request")
+    parser.add_argument(
+        "--candidate", action="append", metavar="FEATURE,...", help="features with one value a candidate"
+    )
+    parser.add_argument("--catalog", metavar="FILE", help="features by item: protobuf JSON of a Catalog")
+
+
 def split_names(texts) -> list:
     """The names in repeated options that take lists: ["a,b", "c"] -> ["a", "b", "c"]."""
     return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
