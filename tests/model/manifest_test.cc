@@ -10,6 +10,7 @@
 #include "google/protobuf/message.h"
 #include "gtest/gtest.h"
 #include "model/bundle.h"
+#include "tests/model/manifest_expectations.h"
 #include "tests/testing/test_bundle.h"
 
 namespace dinghy {
@@ -219,28 +220,6 @@ std::vector<SetField> AllFields(const v1::BundleManifest& manifest) {
   return fields;
 }
 
-void ExpectInvalid(const v1::BundleManifest& manifest, const std::string& message) {
-  const absl::Status status = CheckManifest(manifest);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(message));
-}
-
-v1::Feature& FeatureOf(v1::BundleManifest& manifest, const std::string& name) {
-  for (v1::Feature& feature : *manifest.mutable_features()) {
-    if (feature.name() == name) return feature;
-  }
-  ADD_FAILURE() << "no feature " << name;
-  return *manifest.mutable_features(0);
-}
-
-v1::Layer& LayerOf(v1::BundleManifest& manifest, const std::string& name) {
-  for (v1::Layer& layer : *manifest.mutable_layers()) {
-    if (layer.name() == name) return layer;
-  }
-  ADD_FAILURE() << "no layer " << name;
-  return *manifest.mutable_layers(0);
-}
-
 TEST(ManifestTest, AcceptsWholeManifests) {
   EXPECT_EQ(CheckManifest(MakeTestManifest({})), absl::OkStatus());
   EXPECT_EQ(CheckManifest(MakeTestManifest({.self_attention = true})), absl::OkStatus());
@@ -376,114 +355,6 @@ TEST(ManifestTest, RefusesAnotherFormatVersion) {
     manifest.clear_name();  // of another format nothing else is said
     ExpectInvalid(manifest, absl::StrCat("formatVersion: expected 1, got ", version));
   }
-}
-
-TEST(ManifestTest, RefusesNamesUsedTwice) {
-  v1::BundleManifest manifest = MakeTestManifest({});
-  *manifest.add_sequences() = manifest.sequences(0);
-  ExpectInvalid(manifest, "sequence \"clicks\": this name is used twice");
-  manifest = MakeTestManifest({});
-  *manifest.add_features() = manifest.features(0);
-  ExpectInvalid(manifest, "feature \"age\": this name is used twice");
-  manifest = MakeTestManifest({});
-  *manifest.add_tables() = manifest.tables(0);
-  ExpectInvalid(manifest, "table \"item\": this name is used twice");
-  manifest = MakeTestManifest({});
-  *manifest.add_layers() = manifest.layers(0);
-  ExpectInvalid(manifest, "layer \"behaviors\": this name is used twice");
-  manifest = MakeTestManifest({});
-  *manifest.add_outputs() = manifest.outputs(0);
-  ExpectInvalid(manifest, "output \"click\": this name is used twice");
-  manifest = MakeTestManifest({});
-  LayerOf(manifest, "buy").set_name("age");
-  ExpectInvalid(manifest, "layer \"age\": a feature has this name too");
-}
-
-TEST(ManifestTest, RefusesInputsThatDoNotExistOrComeLater) {
-  v1::BundleManifest manifest = MakeTestManifest({});
-  LayerOf(manifest, "tower").set_inputs(1, "segmnt");
-  ExpectInvalid(manifest, "layer \"tower\": input \"segmnt\" is neither a feature nor a layer");
-  manifest = MakeTestManifest({});
-  LayerOf(manifest, "tower").set_inputs(1, "buy");
-  ExpectInvalid(manifest, "layer \"tower\": input \"buy\" is not an earlier layer");
-  manifest = MakeTestManifest({});
-  LayerOf(manifest, "tower").set_inputs(1, "tower");
-  ExpectInvalid(manifest, "layer \"tower\": input \"tower\" is not an earlier layer");
-  manifest = MakeTestManifest({});
-  LayerOf(manifest, "behaviors").mutable_add()->mutable_terms(1)->set_inputs(0, "clicks.tme");
-  ExpectInvalid(manifest, "layer \"behaviors\": input \"clicks.tme\"");
-  for (const char* list : {"query", "keys", "values"}) {
-    manifest = MakeTestManifest({});
-    v1::TargetAttention& attention = *LayerOf(manifest, "interest").mutable_target_attention();
-    attention.GetReflection()->SetRepeatedString(&attention, attention.GetDescriptor()->FindFieldByName(list),
-                                                 0, "nothing");
-    ExpectInvalid(manifest, "layer \"interest\": input \"nothing\"");
-  }
-}
-
-TEST(ManifestTest, RefusesInputsBesideInputLists) {
-  v1::BundleManifest manifest = MakeTestManifest({});
-  LayerOf(manifest, "interest").add_inputs("age");
-  ExpectInvalid(manifest, "layer \"interest\": expected no inputs beside the input lists of its kind");
-}
-
-TEST(ManifestTest, RefusesOutputsThatAreNoLayers) {
-  for (const char* input : {"age", "nothing"}) {
-    v1::BundleManifest manifest = MakeTestManifest({});
-    manifest.mutable_outputs(0)->set_input(input);
-    ExpectInvalid(manifest, absl::StrCat("output \"click\": input \"", input, "\" is not a layer"));
-  }
-}
-
-TEST(ManifestTest, ChecksSequencesAndFeaturesOfThem) {
-  for (uint32_t length : {0u, 1001u, 4294967295u}) {
-    v1::BundleManifest manifest = MakeTestManifest({});
-    manifest.mutable_sequences(0)->set_max_length(length);
-    ExpectInvalid(manifest, absl::StrCat("sequence \"clicks\": maxLength: expected 1 to 1000, got ", length));
-  }
-  v1::BundleManifest manifest = MakeTestManifest({});
-  manifest.mutable_sequences(0)->set_max_length(1000);
-  EXPECT_EQ(CheckManifest(manifest), absl::OkStatus());
-  manifest.mutable_sequences(0)->add_actions("click");
-  ExpectInvalid(manifest, "sequence \"clicks\": action \"click\" is listed twice");
-  for (const char* name : {"time", "clicks.", "purchases.time", "clicks"}) {
-    manifest = MakeTestManifest({});
-    FeatureOf(manifest, "clicks.time").set_name(name);
-    ExpectInvalid(manifest,
-                  absl::StrCat("feature \"", name, "\": expected a name that begins with \"clicks.\""));
-  }
-  manifest = MakeTestManifest({});
-  FeatureOf(manifest, "clicks.time").set_sequence("views");
-  ExpectInvalid(manifest, "feature \"clicks.time\": sequence \"views\" is not among the sequences");
-  manifest = MakeTestManifest({});
-  FeatureOf(manifest, "item").set_sequence("clicks");
-  ExpectInvalid(manifest, "feature \"item\": expected no sequence at this level");
-}
-
-TEST(ManifestTest, ChecksTables) {
-  v1::BundleManifest manifest = MakeTestManifest({});
-  FeatureOf(manifest, "category").set_table("categories");
-  ExpectInvalid(manifest, "feature \"category\": table \"categories\" is not among the tables");
-  manifest = MakeTestManifest({});
-  FeatureOf(manifest, "age").set_table("item");
-  ExpectInvalid(manifest, "feature \"age\": expected no table, got \"item\"");
-  manifest = MakeTestManifest({});
-  manifest.mutable_tables(0)->set_dim(0);
-  ExpectInvalid(manifest, "table \"item\": dim: expected at least 1, got 0");
-}
-
-TEST(ManifestTest, ChecksTheItemFeature) {
-  for (const char* name : {"clicks.item", "age", "category"}) {
-    v1::BundleManifest manifest = MakeTestManifest({});
-    manifest.set_item_feature(name);
-    ExpectInvalid(manifest, absl::StrCat("feature \"", name, "\": expected the itemFeature to be"));
-  }
-  v1::BundleManifest manifest = MakeTestManifest({});
-  manifest.set_item_feature("product");
-  ExpectInvalid(manifest, "itemFeature \"product\" is not among the features");
-  manifest = MakeTestManifest({});
-  FeatureOf(manifest, "item").mutable_id()->set_bag(v1::IdFeature::BAG_SUM);
-  ExpectInvalid(manifest, "SINGLE");
 }
 
 }  // namespace
