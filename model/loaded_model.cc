@@ -128,7 +128,8 @@ absl::StatusOr<std::vector<int64_t>> TableRows(const Bundle& bundle) {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& directory,
-                                                       const EncoderOptions& options) {
+                                                       const EncoderOptions& options,
+                                                       const ModelOptions& model_options) {
   absl::StatusOr<std::unique_ptr<Bundle>> bundle = OpenBundle(directory);
   if (!bundle.ok()) return bundle.status();
   auto loaded = std::make_unique<LoadedModel>();
@@ -144,7 +145,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& direct
   loaded->encoder = *std::move(encoder);
 
   ops::PrepareThread();
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(manifest, loaded->bundle->tensors);
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(manifest, loaded->bundle->tensors, model_options);
   if (!model.ok()) return model.status();
   loaded->model = *std::move(model);
 

@@ -39,7 +39,8 @@ absl::StatusOr<std::vector<int64_t>> TableRows(const Bundle& bundle);
 // request, output and candidate where one differs by more than its tolerance, or where there is no golden
 // request at all. Other errors as OpenBundle, RequestEncoder::Create and Model::Create.
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const std::string& directory,
-                                                       const EncoderOptions& options);
+                                                       const EncoderOptions& options,
+                                                       const ModelOptions& model_options = {});
 
 }  // namespace dinghy
 

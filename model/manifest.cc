@@ -34,6 +34,7 @@ constexpr absl::string_view kOptional[] = {
     "BundleManifest.provenance",
     "BundleManifest.sequences",
     "BundleManifest.tables",
+    "BundleManifest.precision",
     "Feature.if_missing",
     "Feature.sequence",    // needed at SEQUENCE level
     "Feature.table",       // needed by id and time_since
@@ -43,6 +44,7 @@ constexpr absl::string_view kOptional[] = {
     "TimeSince.boundaries_ms",
     "Layer.inputs",  // needed by the kinds without input lists of their own
     "Sequence.skip_pad_of",
+    "Table.scale",  // needed by I8
     "Dense.norm",
     "Dense.parameters",
     "ActivationLayer.parameters",

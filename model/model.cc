@@ -54,10 +54,11 @@ Model::Model(const v1::BundleManifest& manifest) : manifest_(manifest) {}
 Model::~Model() = default;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::BundleManifest& manifest,
-                                                     const TensorMap& tensors) {
+                                                     const TensorMap& tensors,
+                                                     const ModelOptions& options) {
   ops::PrepareThread();
   std::unique_ptr<Model> model(new Model(manifest));
-  LayerScope scope(manifest, tensors);
+  LayerScope scope(manifest, tensors, options);
   absl::StatusOr<FeatureLookup> lookup = FeatureLookup::Create(scope);
   if (!lookup.ok()) return lookup.status();
   model->lookup_ = std::make_unique<FeatureLookup>(*std::move(lookup));

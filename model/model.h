@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "features/feature_batch.h"
 #include "model/calibration.h"
+#include "model/model_options.h"
 #include "model/ops/scratch.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
@@ -85,7 +86,8 @@ class Model {
   // `tensors` must outlive the model (tables are read in place).
   // Errors: INVALID_ARGUMENT naming the layer, what was expected and what came.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::BundleManifest& manifest,
-                                                       const TensorMap& tensors);
+                                                       const TensorMap& tensors,
+                                                       const ModelOptions& options = {});
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

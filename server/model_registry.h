@@ -42,8 +42,9 @@ class ModelRegistry {
   struct Options {
     std::string root;
     EncoderOptions encoder = {};
-    std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(const std::string& directory,
-                                                               const EncoderOptions& options)>
+    ModelOptions model = {};
+    std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(
+        const std::string& directory, const EncoderOptions& options, const ModelOptions& model_options)>
         load = LoadModel;
   };
 

@@ -313,7 +313,7 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
     return scope.Error(field, ".layers[", din.layers_size() - 1,
                        "]: expected width 1 of the last layer, got ", in);
   }
-  out.fused = CreateFused(out.steps, out.width);
+  if (scope.options().fused_kernels) out.fused = CreateFused(out.steps, out.width);
   if (absl::Status status = SplitFirstLayer(din, field, scope, out); !status.ok()) return status;
   if (out.fused != nullptr) {
     scope.AddChoice("fused");

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "model/layers/activation.h"
 #include "model/layers/layer.h"
+#include "model/model_options.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
 
@@ -60,11 +61,12 @@ struct NormWeights {
 
 class LayerScope {
  public:
-  // Both must outlive the scope.
-  LayerScope(const v1::BundleManifest& manifest, const TensorMap& tensors)
-      : manifest_(manifest), tensors_(tensors) {}
+  // Manifest and tensors must outlive the scope.
+  LayerScope(const v1::BundleManifest& manifest, const TensorMap& tensors, const ModelOptions& options = {})
+      : manifest_(manifest), tensors_(tensors), options_(options) {}
 
   const v1::BundleManifest& manifest() const { return manifest_; }
+  const ModelOptions& options() const { return options_; }
 
   // What errors from now on are about: `layer "tower": `.
   void SetSubject(absl::string_view what, absl::string_view name);
@@ -117,6 +119,7 @@ class LayerScope {
 
   const v1::BundleManifest& manifest_;
   const TensorMap& tensors_;
+  const ModelOptions options_;
   std::string subject_;
   std::vector<ValueInfo> values_;
   std::map<int, std::vector<float>> pad_rows_;  // by value
