@@ -4,10 +4,17 @@
 //   float* x = scratch.Floats(rows * width);   // 64-byte aligned, not initialised, valid until the scope
 //   ends { Scratch::Scope scope(scratch); ... }     // gives back what was taken since
 //
-// Thread-compatible. Grows to the largest request and stays there.
+// One block that holds the largest request so far. Where a request needs more, further blocks come beside it,
+// and at the end of the outermost scope all make way for one of the size that was needed, and a quarter more:
+// a block is replaced a few times on the way to the largest request, whatever the order of sizes, and never
+// again. It is not given back: limits on candidates and behaviors bound it, and to fault a few megabytes in
+// again costs as much as a request.
+//
+// Thread-compatible.
 #ifndef DINGHY_MODEL_OPS_SCRATCH_H_
 #define DINGHY_MODEL_OPS_SCRATCH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -26,55 +33,70 @@ class Scratch {
   // code may run past the end of a row.
   float* Floats(size_t count) {
     const size_t need = (count + 31) / 16 * 16;
-    while (chunk_ < chunks_.size() && chunks_[chunk_].size - used_ < need) {
-      ++chunk_;
+    while (block_ < blocks_.size() && blocks_[block_].size - used_ < need) {
+      ++block_;
       used_ = 0;
     }
-    if (chunk_ == chunks_.size()) {
-      const size_t size = need > kChunk ? need : kChunk;
-      chunks_.push_back({Allocate(size), size});
-      used_ = 0;
-    }
-    float* out = chunks_[chunk_].data.get() + used_;
+    if (block_ == blocks_.size()) AddBlock(need);
+    float* out = blocks_[block_].data.get() + used_;
     used_ += need;
+    live_ += need;
+    most_ = std::max(most_, live_);
     return out;
+  }
+
+  // Floats of all blocks together.
+  size_t capacity() const {
+    size_t sum = 0;
+    for (const Block& block : blocks_) sum += block.size;
+    return sum;
   }
 
   class Scope {
    public:
-    explicit Scope(Scratch& scratch) : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
+    explicit Scope(Scratch& scratch)
+        : scratch_(scratch), block_(scratch.block_), used_(scratch.used_), live_(scratch.live_) {}
     ~Scope() {
-      scratch_.chunk_ = chunk_;
+      scratch_.block_ = block_;
       scratch_.used_ = used_;
+      scratch_.live_ = live_;
+      if (live_ == 0 && scratch_.blocks_.size() > 1) scratch_.blocks_.clear();
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Scratch& scratch_;
-    size_t chunk_;
-    size_t used_;
+    const size_t block_;
+    const size_t used_;
+    const size_t live_;
   };
 
  private:
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
-  struct Chunk {
+  struct Block {
     std::unique_ptr<float[], Free> data;
     size_t size;
   };
-  static constexpr size_t kChunk = size_t{1} << 18;  // floats: 1 MiB
+  static constexpr size_t kLeast = size_t{1} << 18;  // floats: 1 MiB
 
-  static std::unique_ptr<float[], Free> Allocate(size_t count) {
-    void* p = std::aligned_alloc(64, count * sizeof(float));
+  // One of all that was ever needed at a time, where it is the first, else of at least half of what there is.
+  void AddBlock(size_t need) {
+    const size_t size = std::max({need, kLeast, blocks_.empty() ? most_ + most_ / 4 : capacity() / 2});
+    const size_t rounded = (size + 15) / 16 * 16;
+    void* p = std::aligned_alloc(64, rounded * sizeof(float));
     if (p == nullptr) throw std::bad_alloc();
-    return std::unique_ptr<float[], Free>(static_cast<float*>(p));
+    blocks_.push_back({std::unique_ptr<float[], Free>(static_cast<float*>(p)), rounded});
+    used_ = 0;
   }
 
-  std::vector<Chunk> chunks_;
-  size_t chunk_ = 0;  // in use
+  std::vector<Block> blocks_;
+  size_t block_ = 0;  // in use
   size_t used_ = 0;   // floats of it
+  size_t live_ = 0;   // floats that were taken and not given back, of all blocks
+  size_t most_ = 0;   // the largest live_ so far
 };
 
 }  // namespace dinghy::ops

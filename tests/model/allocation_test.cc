@@ -1,53 +1,16 @@
-// Scoring does not allocate once scratch and outputs have grown to the requests at hand. In an executable of
-// its own, since it counts what passes through operator new. oneDNN builds a small map of arguments at every
-// execution, which no interface of it avoids: what it allocates itself is not counted.
-#include <dlfcn.h>
+// Scoring does not allocate once scratch and outputs have grown to the requests at hand.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/model/layers/attention_cases.h"
+#include "tests/testing/allocation_counter.h"
 #include "tests/testing/reference/compare.h"
 #include "tests/testing/reference/model_variants.h"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-bool IsOneDnn(const void* code) {
-  Dl_info info;
-  return dladdr(code, &info) != 0 && std::strstr(info.dli_fname, "libdnnl") != nullptr;
-}
-
-void* Allocate(std::size_t size, std::size_t alignment, const void* caller) {
-  if (counting && !IsOneDnn(caller)) ++allocations;
-  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  return Allocate(size, alignof(std::max_align_t), __builtin_return_address(0));
-}
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return Allocate(size, static_cast<std::size_t>(alignment), __builtin_return_address(0));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace dinghy::reference {
 namespace {
@@ -67,14 +30,12 @@ void ExpectNoAllocations(const RandomModel& random_model, const std::vector<std:
     model->Score(large, options, scratch, outputs);
     model->Score(small, options, scratch, outputs);
   }
-  allocations = 0;
-  counting = true;
+  const AllocationScope scope;
   for (int round = 0; round < 3; ++round) {
     model->Score(small, options, scratch, outputs);
     model->Score(large, options, scratch, outputs);
   }
-  counting = false;
-  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(scope.count(), 0);
 }
 
 TEST(AllocationTest, SteadyStateScoringAllocatesNothing) {
@@ -114,12 +75,29 @@ TEST(AllocationTest, NorDoesAnyTargetAttention) {
 }
 
 TEST(AllocationTest, TheCounterCounts) {
-  allocations = 0;
-  counting = true;
+  ASSERT_TRUE(kAllocationsCount);
+  const AllocationScope scope;
   const std::vector<float> some(100);
-  counting = false;
   EXPECT_EQ(some.size(), 100u);
-  EXPECT_GE(allocations, 1);
+  EXPECT_GE(scope.count(), 1);
+  const int64_t before = scope.count();
+  ops::Scratch scratch;
+  scratch.Floats(1);  // its first block, and the list of blocks
+  EXPECT_EQ(scope.count(), before + 2);
+}
+
+TEST(AllocationTest, TheCounterLeavesOtherThreadsOut) {
+  const AllocationScope scope;
+  int64_t other = 0;
+  std::thread thread([&other] {
+    const AllocationScope inner;
+    const std::vector<float> some(100);
+    other = inner.count() + static_cast<int64_t>(some[0]);
+  });
+  const int64_t of_the_thread = scope.count();  // what std::thread itself needs
+  thread.join();
+  EXPECT_EQ(scope.count(), of_the_thread);
+  EXPECT_GE(other, 1);
 }
 
 }  // namespace
