@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/ops/check.h"
+#include "model/ops/cpu.h"
 #include "model/ops/fixed_order_linear.h"
 #include "model/ops/row_probe.h"
 
@@ -76,6 +77,9 @@ class Matmul {
     dst_ = description_.dst_desc();
     if (has_bias_) bias_ = description_.bias_desc();
     scratchpad_ = description_.scratchpad_desc();
+    // As many as run at a time, as a rule; more are made when they are needed, and kept.
+    static const size_t cpus = static_cast<size_t>(CpuBudget());
+    for (size_t i = 0; i < std::min(cpus, kSlots); ++i) slots_[i].call = new Call(*this);
   }
 
   ~Matmul() {
@@ -137,7 +141,9 @@ class Matmul {
   std::unique_ptr<Call> Take(const float* weights, const float* bias, Scratch& scratch) const {
     std::unique_ptr<Call> call;
     const size_t home = Home(scratch);
-    for (size_t i = 0; i < kSlots && call == nullptr; ++i) {
+    // Twice and more, since another thread may have given one back to a slot that was passed, and have taken
+    // the one that was still to come.
+    for (size_t i = 0; i < 4 * kSlots && call == nullptr; ++i) {
       call.reset(slots_[(home + i) % kSlots].call.exchange(nullptr));
     }
     if (call == nullptr) call = std::make_unique<Call>(*this);
