@@ -218,7 +218,7 @@ v1::BundleManifest MakeTestManifest(const TestBundleOptions& options) {
   v1::Sequence& clicks = *manifest.add_sequences();
   clicks.set_name("clicks");
   clicks.add_actions("click");
-  clicks.set_max_length(kTestMaxLength);
+  clicks.set_max_length(options.max_length);
   clicks.set_keep(v1::Sequence::NEWEST);
   clicks.set_pad(v1::Sequence::NONE);
   if (options.skip_pads) clicks.set_skip_pad_of("clicks.item");
@@ -268,7 +268,7 @@ TestTensors MakeTestTensors(const TestBundleOptions& options) {
     for (const char* norm : {"attention_norm", "ffn_norm", "final_norm"}) {
       add_norm(absl::StrCat("history.", norm));
     }
-    add("history.positions", {kTestMaxLength, kWidth}, 0, 0.5f);
+    add("history.positions", {options.max_length, kWidth}, 0, 0.5f);
   }
   return tensors;
 }

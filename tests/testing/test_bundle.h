@@ -20,18 +20,19 @@
 
 namespace dinghy {
 
+// Items of the catalog are 2 to kTestItems - 1, each with a category; 0 is the pad row, 1 the OOV row.
+inline constexpr int kTestItems = 50;
+inline constexpr int kTestMaxLength = 10;
+inline constexpr int64_t kTestRequestTimeMs = 1'700'000'000'000;
+
 struct TestBundleOptions {
   std::string model = "shop";
   int64_t version = 1;
   bool self_attention = false;  // din_sasrec: a self-attention block over the history; else din
   bool skip_pads = false;       // clicks on the pad row are left out
-  uint32_t seed = 1;            // of the weights
+  int max_length = kTestMaxLength;
+  uint32_t seed = 1;  // of the weights
 };
-
-// Items of the catalog are 2 to kTestItems - 1, each with a category; 0 is the pad row, 1 the OOV row.
-inline constexpr int kTestItems = 50;
-inline constexpr int kTestMaxLength = 10;
-inline constexpr int64_t kTestRequestTimeMs = 1'700'000'000'000;
 
 struct TestTensor {
   std::vector<int64_t> shape;
