@@ -217,8 +217,8 @@ absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& o
     for (size_t i = 1; i + 1 < out.steps.size(); ++i) {
       const DenseWeights& weights = out.steps[i].weights;
       absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
-          ops::RowLinear::Create({.in = weights.in, .out = weights.out, .rows = rows}, weights.weight.data(),
-                                 weights.in, weights.bias_or_null());
+          ops::RowLinear::Create({.in = weights.in, .out = weights.out, .onednn = true, .rows = rows},
+                                 weights.weight.data(), weights.in, weights.bias_or_null());
       if (!linear.ok()) return linear.status();
       scope.AddChoice((*linear)->Choice());
       out.steps[i].linear.push_back(*std::move(linear));

@@ -26,7 +26,10 @@ std::vector<float> PickColumns(const Inputs& inputs, bool user, const DenseWeigh
 absl::StatusOr<std::unique_ptr<ops::RowLinear>> CreateRowLinear(v1::Level level, const DenseWeights& weights,
                                                                 LayerScope& scope) {
   absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
-      ops::RowLinear::Create({.in = weights.in, .out = weights.out, .rows = level == v1::USER ? 1 : 0},
+      ops::RowLinear::Create({.in = weights.in,
+                              .out = weights.out,
+                              .onednn = !scope.options().fused_kernels,
+                              .rows = level == v1::USER ? 1 : 0},
                              weights.weight.data(), weights.in, weights.bias_or_null());
   if (linear.ok()) scope.AddChoice((*linear)->Choice());
   return linear;
@@ -38,11 +41,13 @@ absl::StatusOr<SplitLinear> SplitLinear::Create(const Inputs& inputs, const Dens
   out.out_ = weights.out;
   out.user_inputs_ = inputs.UserPart();
   out.row_inputs_ = inputs.RowPart();
+  const bool onednn = !scope.options().fused_kernels;
   if (const int64_t width = out.user_inputs_.width(); width > 0) {
     // At user level no piece is broadcast, and all of the weight is the user's.
     const std::vector<float> columns = PickColumns(inputs, inputs.level() != v1::USER, weights);
-    absl::StatusOr<std::unique_ptr<ops::RowLinear>> user = ops::RowLinear::Create(
-        {.in = width, .out = weights.out, .rows = 1}, columns.data(), width, weights.bias_or_null());
+    absl::StatusOr<std::unique_ptr<ops::RowLinear>> user =
+        ops::RowLinear::Create({.in = width, .out = weights.out, .onednn = onednn, .rows = 1}, columns.data(),
+                               width, weights.bias_or_null());
     if (!user.ok()) return user.status();
     scope.AddChoice((*user)->Choice());
     out.user_ = *std::move(user);
@@ -51,8 +56,8 @@ absl::StatusOr<SplitLinear> SplitLinear::Create(const Inputs& inputs, const Dens
     const std::vector<float> columns = PickColumns(inputs, false, weights);
     const bool with_user = out.user_ != nullptr;
     absl::StatusOr<std::unique_ptr<ops::RowLinear>> rows =
-        ops::RowLinear::Create({.in = width, .out = weights.out, .accumulate = with_user}, columns.data(),
-                               width, with_user ? nullptr : weights.bias_or_null());
+        ops::RowLinear::Create({.in = width, .out = weights.out, .accumulate = with_user, .onednn = onednn},
+                               columns.data(), width, with_user ? nullptr : weights.bias_or_null());
     if (!rows.ok()) return rows.status();
     scope.AddChoice((*rows)->Choice());
     out.rows_ = *std::move(rows);

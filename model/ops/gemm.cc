@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/ops/check.h"
 #include "model/ops/cpu.h"
-#include "model/ops/fixed_order_linear.h"
+#include "model/ops/row_linear.h"
 #include "model/ops/row_probe.h"
 
 namespace dinghy::ops {
@@ -311,6 +311,7 @@ absl::StatusOr<std::unique_ptr<RowLinear>> RowLinear::Create(const Options& opti
         "rows >= 0 and a weight stride of at least the inputs, got ", options.rows, " rows and stride ",
         weight_stride));
   }
+  if (!options.onednn) return CreateTiledLinear(options, weight, weight_stride, bias);
   int64_t block = options.rows;
   try {
     if (options.rows > 0) {
@@ -328,7 +329,7 @@ absl::StatusOr<std::unique_ptr<RowLinear>> RowLinear::Create(const Options& opti
   } catch (const dnnl::error& error) {
     return OneDnnError(block, options.in, options.out, error);
   }
-  return CreateFixedOrderLinear(options, weight, weight_stride, bias);
+  return CreateTiledLinear(options, weight, weight_stride, bias);
 }
 
 absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(const Options& o) {

@@ -1,12 +1,12 @@
-// Matrix products through oneDNN, single-threaded, f32, made at load time for fixed shapes.
+// Matrix products, single-threaded, f32, made at load time.
 //
 //   ASSIGN_OR_RETURN(auto linear, RowLinear::Create({.in = 80, .out = 40}, weight, bias));
 //   linear->Run(x, rows, y, scratch);            // any number of rows
 //
 // Bits: a row's result depends on the row and the weights alone, never on its position or on the other rows.
-// oneDNN does not promise that, so Create probes and picks the first block size of a fixed list where it
-// holds, else a plain Highway GEMM. Const and thread-safe after Create; every thread calls PrepareThread
-// first.
+// Our own register tiles (row_linear.h) give that by construction. oneDNN does not promise it, so where it is
+// asked for, Create probes and picks the first block size of a fixed list where it holds. Const and
+// thread-safe after Create; every thread calls PrepareThread first.
 #ifndef DINGHY_MODEL_OPS_GEMM_H_
 #define DINGHY_MODEL_OPS_GEMM_H_
 
@@ -19,15 +19,17 @@
 
 namespace dinghy::ops {
 
-// y = x W^T + bias over rows, for static weights, in blocks of one fixed size; a short block is padded, never
-// shrunk.
+// y = x W^T + bias over rows, for static weights.
 class RowLinear {
  public:
   struct Options {
     int64_t in = 0;
     int64_t out = 0;
     bool accumulate = false;  // y += instead of y =
-    int64_t rows = 0;  // > 0: always called with exactly so many rows, in one block of that size, not probed
+    // Through oneDNN, in blocks of one fixed size; a short block is padded, never shrunk. Else by our own
+    // tiles, which need no padding and are faster where rows are few.
+    bool onednn = false;
+    int64_t rows = 0;  // > 0: oneDNN is always called with exactly so many rows, in one block, not probed
   };
   // `weight` [out, in] with a distance of `weight_stride` floats from row to row (>= in), `bias` [out] or
   // null; both are copied and packed.
@@ -39,7 +41,7 @@ class RowLinear {
   virtual void Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
                    Scratch& scratch) const = 0;
 
-  // Rows per block as probed, and how: "oneDNN 64", "highway". Part of numerics_id.
+  // How, and oneDNN's rows per block as probed: "tiles", "oneDNN 64". Part of numerics_id.
   virtual std::string Choice() const = 0;
 };
 

@@ -30,8 +30,8 @@ absl::StatusOr<GemmCeiling> MeasureGemmCeiling(const GemmCeilingOptions& options
   for (const int64_t size : kSizes) {
     // Neither zeros nor denormals, which some machines multiply at another speed.
     const std::vector<float> numbers(size * size, 0.5f);
-    const absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear =
-        ops::RowLinear::Create({.in = size, .out = size, .rows = size}, numbers.data(), size, nullptr);
+    const absl::StatusOr<std::unique_ptr<ops::RowLinear>> linear = ops::RowLinear::Create(
+        {.in = size, .out = size, .onednn = true, .rows = size}, numbers.data(), size, nullptr);
     if (!linear.ok()) return linear.status();
     const std::vector<double> seconds = TimedRuns(options.threads, options.time_per_size, [&](int) {
       auto own = std::make_shared<Own>(size * size);

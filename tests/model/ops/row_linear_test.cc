@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "model/ops/cpu.h"
-#include "model/ops/fixed_order_linear.h"
 #include "model/ops/gemm.h"
 #include "model/ops/row_probe.h"
 #include "tests/model/ops/random_floats.h"
@@ -27,8 +26,8 @@ namespace {
 struct Shape {
   int64_t in, out;
 };
-constexpr Shape kShapes[] = {{1, 1},   {2, 1},   {7, 3},  {16, 16},  {17, 16},  {63, 65}, {64, 64},
-                             {65, 63}, {80, 40}, {40, 1}, {200, 80}, {300, 33}, {64, 80}};
+constexpr Shape kShapes[] = {{1, 1},   {2, 1},  {7, 3},    {16, 16},  {17, 16}, {63, 65}, {64, 64}, {65, 63},
+                             {80, 40}, {40, 1}, {200, 80}, {300, 33}, {64, 80}, {7, 85},  {3, 168}};
 constexpr int64_t kRowCounts[] = {0, 1, 2, 7, 16, 17, 48, 63, 64, 65, 80, 129, 200};
 
 struct Layer {
@@ -38,13 +37,13 @@ struct Layer {
 };
 
 struct Variant {
-  bool fixed_order;  // the Highway fallback, whatever the probe says
+  bool onednn;
   bool bias;
   bool accumulate;
   int64_t gap;  // floats between rows
 
   std::string Name() const {
-    return std::string(fixed_order ? "FixedOrder" : "Chosen") + (bias ? "Bias" : "") +
+    return std::string(onednn ? "OneDnn" : "Tiles") + (bias ? "Bias" : "") +
            (accumulate ? "Accumulate" : "") + "Gap" + std::to_string(gap);
   }
   friend std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.Name(); }
@@ -56,15 +55,12 @@ Layer MakeLayer(const Shape& shape, const Variant& variant) {
   layer.weight_stride = shape.in + variant.gap;
   layer.weight = random(shape.out * layer.weight_stride);
   layer.bias = random(shape.out);
-  const RowLinear::Options options = {.in = shape.in, .out = shape.out, .accumulate = variant.accumulate};
-  const float* bias = variant.bias ? layer.bias.data() : nullptr;
-  if (variant.fixed_order) {
-    layer.linear = CreateFixedOrderLinear(options, layer.weight.data(), layer.weight_stride, bias);
-  } else {
-    auto created = RowLinear::Create(options, layer.weight.data(), layer.weight_stride, bias);
-    EXPECT_TRUE(created.ok()) << created.status();
-    if (created.ok()) layer.linear = *std::move(created);
-  }
+  const RowLinear::Options options = {
+      .in = shape.in, .out = shape.out, .accumulate = variant.accumulate, .onednn = variant.onednn};
+  auto created = RowLinear::Create(options, layer.weight.data(), layer.weight_stride,
+                                   variant.bias ? layer.bias.data() : nullptr);
+  EXPECT_TRUE(created.ok()) << created.status();
+  if (created.ok()) layer.linear = *std::move(created);
   return layer;
 }
 
@@ -148,15 +144,15 @@ TEST_P(RowLinearTest, ARowDependsOnItselfAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, RowLinearTest,
-                         ::testing::Values(Variant{false, true, false, 0}, Variant{false, false, false, 0},
-                                           Variant{false, true, true, 0}, Variant{false, true, true, 5},
-                                           Variant{false, false, false, 3}, Variant{true, true, false, 0},
-                                           Variant{true, false, true, 5}),
+                         ::testing::Values(Variant{true, true, false, 0}, Variant{true, false, false, 0},
+                                           Variant{true, true, true, 0}, Variant{true, true, true, 5},
+                                           Variant{true, false, false, 3}, Variant{false, true, false, 0},
+                                           Variant{false, false, true, 5}, Variant{false, true, true, 0}),
                          [](const auto& info) { return info.param.Name(); });
 
 TEST(RowLinearBitsTest, ABadNeighborDoesNotSpread) {
-  for (const bool fixed_order : {false, true}) {
-    const Layer layer = MakeLayer({80, 40}, {fixed_order, true, false, 0});
+  for (const bool onednn : {false, true}) {
+    const Layer layer = MakeLayer({80, 40}, {onednn, true, false, 0});
     ASSERT_NE(layer.linear, nullptr);
     Scratch scratch;
     std::vector<float> x = RandomFloats(5)(3 * 80);
@@ -172,7 +168,7 @@ TEST(RowLinearBitsTest, ABadNeighborDoesNotSpread) {
 }
 
 TEST(RowLinearBitsTest, ThreadsGiveTheSameBits) {
-  const Layer layer = MakeLayer({200, 80}, {false, true, false, 0});
+  const Layer layer = MakeLayer({200, 80}, {true, true, false, 0});
   ASSERT_NE(layer.linear, nullptr);
   constexpr int64_t kRows = 130;
   const std::vector<float> x = RandomFloats(5)(kRows * 200);
@@ -195,7 +191,8 @@ TEST(RowLinearBitsTest, ThreadsGiveTheSameBits) {
 TEST(RowLinearExactRowsTest, RunsInOneBlock) {
   RandomFloats random(1);
   const std::vector<float> weight = random(40 * 80), x = random(50 * 80);
-  const auto linear = RowLinear::Create({.in = 80, .out = 40, .rows = 50}, weight.data(), 80, nullptr);
+  const auto linear =
+      RowLinear::Create({.in = 80, .out = 40, .onednn = true, .rows = 50}, weight.data(), 80, nullptr);
   ASSERT_TRUE(linear.ok()) << linear.status();
   EXPECT_EQ((*linear)->Choice(), "oneDNN 50");
   std::vector<float> y(50 * 40);
@@ -216,7 +213,7 @@ TEST(RowLinearCreateTest, RefusesShapesThatCannotBe) {
   for (const auto& [in, out, rows, stride] :
        std::vector<std::array<int64_t, 4>>{{0, 1, 0, 1}, {1, 0, 0, 1}, {1, 1, -1, 1}, {2, 1, 0, 1}}) {
     const absl::Status status =
-        RowLinear::Create({.in = in, .out = out, .rows = rows}, &one, stride, &one).status();
+        RowLinear::Create({.in = in, .out = out, .onednn = true, .rows = rows}, &one, stride, &one).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("row linear "));
   }
@@ -225,7 +222,7 @@ TEST(RowLinearCreateTest, RefusesShapesThatCannotBe) {
 TEST(RowLinearCreateTest, NamesTheShapeThatOneDnnRefuses) {
   const float one = 1;  // never read: the memory for the packed weights comes first
   const absl::Status status =
-      RowLinear::Create({.in = 1, .out = int64_t{1} << 50}, &one, 1, nullptr).status();
+      RowLinear::Create({.in = 1, .out = int64_t{1} << 50, .onednn = true}, &one, 1, nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("x [1, 1125899906842624]: oneDNN: "));
 }
@@ -280,8 +277,8 @@ TEST(RowProbeTest, AgreesWithAFullLookAtOneDnn) {
     RandomFloats random(3);
     const std::vector<float> weight = random(shape.out * shape.in);
     for (const int64_t rows : {16, 24, 32, 40, 48, 64, 96, 128}) {
-      const auto linear = RowLinear::Create({.in = shape.in, .out = shape.out, .rows = rows}, weight.data(),
-                                            shape.in, nullptr);
+      const auto linear = RowLinear::Create({.in = shape.in, .out = shape.out, .onednn = true, .rows = rows},
+                                            weight.data(), shape.in, nullptr);
       ASSERT_TRUE(linear.ok()) << linear.status();
       bool alike = true;
       for (int repeat = 0; repeat < 40 && alike; ++repeat) {
