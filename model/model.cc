@@ -54,8 +54,10 @@ Model::Model(const v1::BundleManifest& manifest) : manifest_(manifest) {}
 Model::~Model() = default;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::BundleManifest& manifest,
-                                                     const TensorMap& tensors,
-                                                     const ModelOptions& options) {
+                                                     const TensorMap& tensors, const ModelOptions& options) {
+  if (manifest.precision() == v1::BF16) {
+    return absl::UnimplementedError("precision: expected F32, got BF16, which is not there yet");
+  }
   ops::PrepareThread();
   std::unique_ptr<Model> model(new Model(manifest));
   LayerScope scope(manifest, tensors, options);

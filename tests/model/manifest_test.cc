@@ -287,6 +287,9 @@ TEST(ManifestTest, RefusesUnknownEnumNumbers) {
   manifest = whole;
   FeatureOf(manifest, "category").set_missing_id(v1::ID_POLICY_UNSPECIFIED);
   ExpectInvalid(manifest, "feature \"category\": missingId is missing");
+  manifest = whole;
+  manifest.set_precision(static_cast<v1::Precision>(3));
+  ExpectInvalid(manifest, "bundle.json: precision: unknown Precision 3");
 }
 
 TEST(ManifestTest, RefusesNumbersThatAreNotFinite) {
