@@ -71,6 +71,7 @@ absl::Status AttentionBlock::CreateHeads(const std::string& field, const v1::Sel
   options.causal = attention.causal();
   options.window = attention.window();
   options.linear = attention.kernel() == v1::SelfAttention::ELU_PLUS_ONE;
+  options.onednn = !scope.options().fused_kernels;
   absl::StatusOr<HeadAttention> heads = HeadAttention::Create(options);
   if (!heads.ok()) return heads.status();
   heads_ = *std::move(heads);

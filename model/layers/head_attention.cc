@@ -6,6 +6,7 @@
 
 #include "model/layers/history_buckets.h"
 #include "model/layers/linear_attention.h"
+#include "model/ops/softmax_attention.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
@@ -13,10 +14,10 @@ namespace dinghy {
 absl::StatusOr<HeadAttention> HeadAttention::Create(const Options& options) {
   HeadAttention out;
   out.options_ = options;
-  if (options.linear) return out;
+  if (options.linear || !options.onednn) return out;
   for (int64_t bucket = 0; bucket < BucketCount(options.max_length); ++bucket) {
     const int64_t rows = (bucket + 1) * kBucketRows;
-    absl::StatusOr<std::unique_ptr<ops::Gemm>> score = ops::Gemm::Create({.m = rows,
+    absl::StatusOr<std::unique_ptr<ops::Gemm>> score = ops::Gemm::Create({.m = kBucketRows,
                                                                           .n = rows,
                                                                           .k = options.head_width,
                                                                           .a_stride = out.query_width(),
@@ -25,7 +26,7 @@ absl::StatusOr<HeadAttention> HeadAttention::Create(const Options& options) {
                                                                           .transpose_b = true});
     if (!score.ok()) return score.status();
     out.score_.push_back(*std::move(score));
-    absl::StatusOr<std::unique_ptr<ops::Gemm>> weigh = ops::Gemm::Create({.m = rows,
+    absl::StatusOr<std::unique_ptr<ops::Gemm>> weigh = ops::Gemm::Create({.m = kBucketRows,
                                                                           .n = options.value_width,
                                                                           .k = rows,
                                                                           .a_stride = rows,
@@ -40,45 +41,72 @@ absl::StatusOr<HeadAttention> HeadAttention::Create(const Options& options) {
 void HeadAttention::Run(float* q, float* k, const float* v, const HistoryRows& rows, float* out,
                         ops::Scratch& scratch) const {
   ops::Scratch::Scope scope(scratch);
-  if (options_.linear) {
-    RunLinear(q, k, v, rows.rows, out, scratch);
+  if (options_.linear) return RunLinear(q, k, v, rows.rows, out, scratch);
+  ops::Scale(1.0f / std::sqrt(static_cast<float>(options_.head_width)), q, rows.rows * query_width());
+  if (options_.onednn) {
+    RunOneDnn(q, k, v, rows, out, scratch);
   } else {
     RunSoftmax(q, k, v, rows, out, scratch);
   }
 }
 
-void HeadAttention::RunSoftmax(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
-                               ops::Scratch& scratch) const {
-  const int64_t padded = BucketRows(rows.rows);
-  const int64_t bucket = BucketIndex(rows.rows);
-  const int64_t group = options_.heads / options_.key_value_heads;
-  ops::Scale(1.0f / std::sqrt(static_cast<float>(options_.head_width)), q, rows.rows * query_width());
-  float* weights = scratch.Floats(padded * padded);
+void HeadAttention::RunSoftmax(const float* q, const float* k, const float* v, const HistoryRows& rows,
+                               float* out, ops::Scratch& scratch) const {
+  const int64_t columns = BucketRows(rows.rows);
+  float* keys = scratch.Floats(key_width() * columns);
+  float* weights = scratch.Floats(ops::kQueryBlock * columns);
+  ops::Transpose(k, key_width(), rows.rows, key_width(), keys, columns);
+  ops::SoftmaxAttentionArgs args{.rows = rows.rows,
+                                 .causal = options_.causal,
+                                 .window = options_.window,
+                                 .pads = rows.pads,
+                                 .q_stride = query_width(),
+                                 .values_stride = values_width(),
+                                 .value_width = options_.value_width,
+                                 .out_stride = out_width()};
   for (int64_t head = 0; head < options_.heads; ++head) {
-    const int64_t shared = head / group;
-    score_[bucket]->Run(q + head * options_.head_width, k + shared * options_.head_width, nullptr, weights,
-                        scratch);
-    for (int64_t r = 0; r < padded; ++r) {
-      float* row = weights + r * padded;
-      if (r < rows.rows) {
-        Weigh(r, rows, row);
-      } else {
-        std::fill_n(row, padded, 0.0f);
-      }
-    }
-    weigh_[bucket]->Run(weights, v + shared * options_.value_width, nullptr,
-                        out + head * options_.value_width, scratch);
+    const int64_t shared = head / (options_.heads / options_.key_value_heads);
+    args.q = q + head * options_.head_width;
+    args.keys = {.data = keys + shared * options_.head_width * columns,
+                 .width = options_.head_width,
+                 .columns = columns};
+    args.values = v + shared * options_.value_width;
+    args.out = out + head * options_.value_width;
+    ops::SoftmaxAttention(args, weights);
   }
 }
 
-void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, float* scores) const {
-  const int64_t padded = BucketRows(rows.rows);
+void HeadAttention::RunOneDnn(const float* q, const float* k, const float* v, const HistoryRows& rows,
+                              float* out, ops::Scratch& scratch) const {
+  float* weights = scratch.Floats(kBucketRows * BucketRows(rows.rows));
+  for (int64_t head = 0; head < options_.heads; ++head) {
+    const int64_t shared = head / (options_.heads / options_.key_value_heads);
+    for (int64_t first = 0; first < rows.rows; first += kBucketRows) {
+      const int64_t bucket = BucketIndex(options_.causal ? first + 1 : rows.rows);
+      const int64_t columns = (bucket + 1) * kBucketRows;
+      score_[bucket]->Run(q + first * query_width() + head * options_.head_width,
+                          k + shared * options_.head_width, nullptr, weights, scratch);
+      for (int64_t r = 0; r < kBucketRows; ++r) {
+        float* row = weights + r * columns;
+        if (first + r < rows.rows) {
+          Weigh(first + r, rows, columns, row);
+        } else {
+          std::fill_n(row, columns, 0.0f);
+        }
+      }
+      weigh_[bucket]->Run(weights, v + shared * options_.value_width, nullptr,
+                          out + first * out_width() + head * options_.value_width, scratch);
+    }
+  }
+}
+
+void HeadAttention::Weigh(int64_t r, const HistoryRows& rows, int64_t columns, float* scores) const {
   const int64_t window = options_.window > 0 ? options_.window : rows.rows + rows.pads;
   const int64_t begin = std::max<int64_t>(0, r - window + 1);
   const int64_t end = options_.causal ? r + 1 : std::min(rows.rows, r + window);
   ops::Softmax(scores + begin, end - begin);
   std::fill(scores, scores + begin, 0.0f);
-  std::fill(scores + end, scores + padded, 0.0f);
+  std::fill(scores + end, scores + columns, 0.0f);
   // Real row r has the pads before it at distances r, r + 1, ...; the pad row is alike however many it sees.
   const int64_t pads = r > 0 ? std::clamp<int64_t>(window - r, 0, rows.pads) : 0;
   if (pads > 1) {

@@ -35,6 +35,7 @@ class HeadAttention {
     bool causal = false;
     int64_t window = 0;   // a row sees those at a distance below it; 0: all
     bool linear = false;  // kernel ELU_PLUS_ONE instead of the softmax
+    bool onednn = false;  // products of the softmax through oneDNN instead of ops::SoftmaxAttention
 
     bool operator==(const Options&) const = default;
   };
@@ -53,15 +54,19 @@ class HeadAttention {
            ops::Scratch& scratch) const;
 
  private:
-  void RunSoftmax(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+  void RunSoftmax(const float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
                   ops::Scratch& scratch) const;
+  // The same with oneDNN's products, a bucket's rows of queries at a time.
+  void RunOneDnn(const float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+                 ops::Scratch& scratch) const;
   void RunLinear(float* q, float* k, const float* v, int64_t rows, float* out, ops::Scratch& scratch) const;
-  // Turns row `r` of scores [bucket rows] into weights.
-  void Weigh(int64_t r, const HistoryRows& rows, float* scores) const;
+  // Turns row `r` of scores [columns] into weights.
+  void Weigh(int64_t r, const HistoryRows& rows, int64_t columns, float* scores) const;
 
   Options options_;
-  std::vector<std::unique_ptr<ops::Gemm>> score_;  // by bucket: q k^T
-  std::vector<std::unique_ptr<ops::Gemm>> weigh_;  // by bucket: weights v
+  // With oneDNN, by bucket of keys: q k^T and weights v for kBucketRows queries.
+  std::vector<std::unique_ptr<ops::Gemm>> score_;
+  std::vector<std::unique_ptr<ops::Gemm>> weigh_;
 };
 
 }  // namespace dinghy

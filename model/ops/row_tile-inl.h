@@ -25,7 +25,7 @@ struct RowTileArgs {
   int64_t k;
   const float* b;  // [k, columns padded to whole vectors]
   int64_t b_stride;
-  const float* bias;  // [columns padded]
+  const float* bias;  // [columns padded], or null
   float* c;           // [rows, columns]; nothing between the rows is touched
   int64_t c_stride;
   bool accumulate;  // c += instead of c =
@@ -67,7 +67,7 @@ HWY_INLINE void StoreCount(hn::Vec<D> v, D d, float* p, int64_t count) {
 // The bias comes last, where the sum of the products is rounded with it once.
 template <class D>
 HWY_INLINE void Finish(const RowTileArgs& t, D d, hn::Vec<D> sum, int64_t column, int64_t columns, float* c) {
-  sum = hn::Add(sum, hn::LoadU(d, t.bias + column));
+  if (t.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, t.bias + column));
   if (t.accumulate) sum = hn::Add(sum, LoadCount(d, c + column, columns - column));
   StoreCount(sum, d, c + column, columns - column);
 }
@@ -167,7 +167,7 @@ HWY_INLINE void RowProduct(RowTileArgs t, int64_t rows, int64_t columns) {
     }
     columns -= width;
     t.b += width;
-    t.bias += width;
+    if (t.bias != nullptr) t.bias += width;
     t.c += width;
   }
 }

@@ -13,17 +13,17 @@ constexpr int kWidth = 10;
 using Options = RandomModel::SelfAttentionOptions;
 
 // One self-attention layer over two features, and its mean as the output.
-RandomModel AttentionModel(const Options& options) {
+RandomModel AttentionModel(const Options& options, int max_length = kMaxLength) {
   RandomModel model(7);
-  model.AddSequence("clicks", kMaxLength);
+  model.AddSequence("clicks", max_length);
   model.AddTable("item", 30, 7);
-  model.AddTable("category", 9, kWidth - 7);
+  model.AddTable("category", 9, options.width - 7);
   model.AddId("clicks.item", v1::SEQUENCE, "item");
   model.AddId("clicks.category", v1::SEQUENCE, "category");
   *model.AddLayer("history", {"clicks.item", "clicks.category"})->mutable_self_attention() =
       model.MakeSelfAttention("history", options);
   model.AddLayer("pooled", {"history"})->mutable_pooling()->set_method(v1::Pooling::MEAN);
-  *model.AddLayer("out", {"pooled"})->mutable_dense() = model.MakeDense("out", kWidth, 1, v1::LINEAR);
+  *model.AddLayer("out", {"pooled"})->mutable_dense() = model.MakeDense("out", options.width, 1, v1::LINEAR);
   model.AddOutput("out", "out", v1::Output::RAW);
   return model;
 }
@@ -63,6 +63,63 @@ TEST(SelfAttentionOptionsTest, BlocksPositionsAndFinalNorm) {
                        .positions = positions,
                        .final_norm = true,
                        .origin = v1::FROM_OLDEST});
+  }
+}
+
+TEST(SelfAttentionOptionsTest, LongHistoriesAndOddHeads) {
+  struct Case {
+    int heads, head_width;
+  };
+  for (const auto [heads, head_width] :
+       {Case{1, 64}, Case{1, 50}, Case{2, 25}, Case{2, 32}, Case{4, 8}, Case{4, 16}}) {
+    SCOPED_TRACE(::testing::Message() << heads << " heads of " << head_width);
+    const RandomModel random_model = AttentionModel(
+        {.width = heads * head_width, .heads = heads, .wiring = v1::SelfAttention::SASREC_ORIGINAL}, 200);
+    for (const bool fused : {true, false}) {
+      const std::unique_ptr<Model> model = CreateModel(random_model, {.fused_kernels = fused});
+      ASSERT_NE(model, nullptr);
+      for (const int length : {0, 1, 2, 15, 16, 17, 63, 65, 200}) {
+        SCOPED_TRACE(length);
+        CompareWithReference(random_model, *model,
+                             RandomBatch(random_model, {.candidates = 2, .lengths = {length}}, 11));
+      }
+    }
+  }
+}
+
+TEST(SelfAttentionOptionsTest, TheLongestHistory) {
+  const RandomModel random_model = AttentionModel({.width = 16, .heads = 2}, 1000);
+  const std::unique_ptr<Model> model = CreateModel(random_model);
+  ASSERT_NE(model, nullptr);
+  CompareWithReference(random_model, *model,
+                       RandomBatch(random_model, {.candidates = 1, .lengths = {1000}}, 11));
+}
+
+// Floats that a request of that length holds at a time.
+int64_t MemoryOf(const RandomModel& random_model, const Model& model, int length) {
+  const FeatureBatch batch = RandomBatch(random_model, {.candidates = 1, .lengths = {length}}, 11);
+  ops::Scratch scratch;
+  ModelOutputs outputs;
+  // What the first needs decides the size of the one block that the second has.
+  for (int i = 0; i < 2; ++i) model.Score(batch, {}, scratch, outputs);
+  return static_cast<int64_t>(scratch.capacity());
+}
+
+TEST(SelfAttentionOptionsTest, MemoryGrowsWithTheLengthNotWithItsSquare) {
+  for (const bool causal : {true, false}) {
+    const RandomModel random_model =
+        AttentionModel({.width = 128, .heads = 2, .blocks = 2, .causal = causal}, 1000);
+    for (const bool fused : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << "causal " << causal << ", fused " << fused);
+      const std::unique_ptr<Model> model = CreateModel(random_model, {.fused_kernels = fused});
+      ASSERT_NE(model, nullptr);
+      const int64_t quarter = MemoryOf(random_model, *model, 250);
+      const int64_t half = MemoryOf(random_model, *model, 500);
+      const int64_t whole = MemoryOf(random_model, *model, 1000);
+      ASSERT_GT(quarter, 1 << 18);  // else it is a scratch's least, which says nothing
+      EXPECT_NEAR(static_cast<double>(whole - half), 2.0 * static_cast<double>(half - quarter),
+                  0.05 * static_cast<double>(whole));
+    }
   }
 }
 

@@ -31,8 +31,9 @@ void ExpectNear(const std::string& what, const Matrix& expected, absl::Span<cons
 
 }  // namespace
 
-std::unique_ptr<Model> CreateModel(const RandomModel& random_model) {
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(random_model.manifest, random_model.tensors);
+std::unique_ptr<Model> CreateModel(const RandomModel& random_model, const ModelOptions& options) {
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      Model::Create(random_model.manifest, random_model.tensors, options);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? *std::move(model) : nullptr;
 }

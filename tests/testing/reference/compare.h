@@ -14,7 +14,7 @@
 namespace dinghy::reference {
 
 // Fails the test and returns null where Model::Create does not succeed.
-std::unique_ptr<Model> CreateModel(const RandomModel& random_model);
+std::unique_ptr<Model> CreateModel(const RandomModel& random_model, const ModelOptions& options = {});
 
 // Expects each value within `tolerance` of the reference, times the largest absolute value of its matrix (at
 // least 1).
