@@ -1,24 +1,16 @@
 """What tests/benchmarks/compare makes of its measurements."""
 
-import importlib.machinery
-import importlib.util
 import os
 import subprocess
 import sys
 import unittest
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare")
+sys.dont_write_bytecode = True
 
+import harness
 
-def load():
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("compare", PATH)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
-    loader.exec_module(module)
-    return module
-
-
-compare = load()
+PATH = os.path.join(harness.HERE, "compare")
+compare = harness.load_script("compare")
 
 
 class Runs:
