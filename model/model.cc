@@ -11,6 +11,7 @@
 #include "model/layers/layer.h"
 #include "model/layers/layer_scope.h"
 #include "model/layers/pad_row.h"
+#include "model/ops/bf16.h"
 #include "model/ops/cpu.h"
 #include "model/ops/vector_math.h"
 #include "model/sha256.h"
@@ -48,6 +49,14 @@ class StepClock {
   Clock::time_point last_;
 };
 
+// Whether this CPU, or whoever allows it to be slow, computes in the manifest's precision.
+absl::Status CheckPrecision(const v1::BundleManifest& manifest, const ModelOptions& options) {
+  if (manifest.precision() != v1::BF16 || ops::HasBf16() || options.allow_emulation) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("precision BF16: expected a CPU with AVX512_BF16, got ",
+                                                    ops::CpuDescription(),
+                                                    "; with --allow_emulation it is computed slowly"));
+}
+
 }  // namespace
 
 Model::Model(const v1::BundleManifest& manifest) : manifest_(manifest) {}
@@ -55,9 +64,7 @@ Model::~Model() = default;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::BundleManifest& manifest,
                                                      const TensorMap& tensors, const ModelOptions& options) {
-  if (manifest.precision() == v1::BF16) {
-    return absl::UnimplementedError("precision: expected F32, got BF16, which is not there yet");
-  }
+  if (absl::Status status = CheckPrecision(manifest, options); !status.ok()) return status;
   ops::PrepareThread();
   std::unique_ptr<Model> model(new Model(manifest));
   LayerScope scope(manifest, tensors, options);

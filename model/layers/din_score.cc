@@ -5,8 +5,9 @@
 //   W [q, k, q-k, q*k] = (Wq + Wd) q + (Wk - Wd) k + Wp (q * k):
 // of query q it is one GEMM of the keys with diag(q) Wp^T + (Wk - Wd)^T, and (Wq + Wd) q + b is its bias.
 //
-// Where the machine and the activations allow, one fused kernel (ops::PairMlp) runs the whole MLP; else it is
-// GEMMs of oneDNN, of shapes that only the history's bucket decides.
+// Where the machine and the activations allow, one fused kernel (ops::PairMlp, in bf16 ops::PairMlpBf16) runs
+// the whole MLP; else it is GEMMs of oneDNN, of shapes that only the history's bucket decides. In bf16 these
+// are f32 GEMMs of factors that were rounded before, which any CPU has.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -18,8 +19,10 @@
 #include "model/layers/attention_score.h"
 #include "model/layers/history_buckets.h"
 #include "model/layers/split_linear.h"
+#include "model/ops/bf16.h"
 #include "model/ops/gemm.h"
 #include "model/ops/pair_mlp.h"
+#include "model/ops/pair_mlp_bf16.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
@@ -39,7 +42,9 @@ struct DinParts {
   int64_t stride = 0;                   // of the two weights below; at least the first layer's width
   std::vector<float> key_weight;        // (Wk - Wd)^T, [width, stride]
   std::vector<float> product_weight;    // Wp^T, [width, stride]
-  std::unique_ptr<ops::PairMlp> fused;  // null: oneDNN's products, in `first` and the steps
+  bool bf16 = false;                    // factors are rounded but in the last layer
+  std::unique_ptr<ops::PairMlp> fused;  // without either: oneDNN's products, in `first` and the steps
+  std::unique_ptr<ops::PairMlpBf16> fused_bf16;
   std::vector<std::unique_ptr<ops::Gemm>> first;  // by bucket
   std::vector<Step> steps;
 };
@@ -50,7 +55,7 @@ class DinScore : public AttentionScore {
 
   Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
     return {.length = length,
-            .keys = keys,
+            .keys = parts_.bf16 ? RoundedKeys(context, keys, length) : keys,
             .query = parts_.has_product ? PaddedQuery(context) : Value(),
             .base = parts_.query_part.Run(context)};
   }
@@ -61,6 +66,20 @@ class DinScore : public AttentionScore {
   void AddCost(LayerCost& cost) const override;
 
  private:
+  // As the products in bf16 take them: packed for the kernel, else still floats.
+  const float* RoundedKeys(const RunContext& context, const float* keys, int64_t length) const {
+    if (parts_.fused_bf16 != nullptr) {
+      float* packed = context.scratch.Floats(length * parts_.fused_bf16->key_words());
+      parts_.fused_bf16->PackKeys(keys, length, reinterpret_cast<uint32_t*>(packed));
+      return packed;
+    }
+    const int64_t size = BucketRows(length) * parts_.width;
+    float* rounded = context.scratch.Floats(size);
+    std::copy_n(keys, size, rounded);
+    ops::RoundToBf16(rounded, size);
+    return rounded;
+  }
+
   // The queries with their zeros, [queries, width].
   Value PaddedQuery(const RunContext& context) const {
     const Value query = parts_.query.Gather(context);
@@ -176,16 +195,16 @@ std::optional<ops::PairActivation> FusedActivation(v1::Activation kind) {
   }
 }
 
-// Null where the kernel does not take these layers, or the machine has none. The last layer's activation is
-// not its.
-std::unique_ptr<ops::PairMlp> CreateFused(const std::vector<Step>& steps, int64_t width) {
+// The layers as the kernels take them, none where they do not have an activation. The last layer's activation
+// is not theirs.
+std::vector<ops::PairMlp::Layer> FusedLayers(const std::vector<Step>& steps, int64_t width) {
   std::vector<ops::PairMlp::Layer> layers;
   for (size_t i = 0; i < steps.size(); ++i) {
     const DenseWeights& weights = steps[i].weights;
     const Activation& activation = weights.activation;
     const bool last = i + 1 == steps.size();
     const std::optional<ops::PairActivation> kind = FusedActivation(last ? v1::LINEAR : activation.kind);
-    if (!kind.has_value()) return nullptr;
+    if (!kind.has_value()) return {};
     ops::PairMlp::Layer layer{.in = i == 0 ? width : weights.in, .out = weights.out, .activation = *kind};
     if (i > 0) {
       layer.weight = weights.weight.data();
@@ -198,7 +217,18 @@ std::unique_ptr<ops::PairMlp> CreateFused(const std::vector<Step>& steps, int64_
     }
     layers.push_back(layer);
   }
-  return ops::PairMlp::Create(layers);
+  return layers;
+}
+
+// The steps between first and last, and the first one's weight of queries without a product; that of the
+// others is rounded when it is made.
+void RoundWeights(DinParts& out) {
+  for (size_t i = 1; i + 1 < out.steps.size(); ++i) {
+    std::vector<float>& weight = out.steps[i].weights.weight;
+    ops::RoundToBf16(weight.data(), static_cast<int64_t>(weight.size()));
+  }
+  if (out.has_product) return;
+  ops::RoundToBf16(out.key_weight.data(), static_cast<int64_t>(out.key_weight.size()));
 }
 
 absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& out) {
@@ -238,14 +268,22 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
   const DenseWeights& first = steps[0].weights;
   const bool one = steps.size() == 1;
 
+  const DenseWeights& last = steps.back().weights;
+  if (parts_.fused_bf16 != nullptr) {
+    const float* query = parts_.has_product ? prepared.query.data + q * prepared.query.stride : nullptr;
+    parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(prepared.keys), length, query,
+                           prepared.base + q * first.out, scores, scratch);
+    last.activation.Apply(scores, length);
+    return;
+  }
   const float* weight = parts_.key_weight.data();
   if (parts_.has_product) {
     const float* query = prepared.query.data + q * prepared.query.stride;
     float* pair_weight = scratch.Floats(parts_.width * parts_.stride);
     ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, parts_.stride);
+    if (parts_.bf16) ops::RoundToBf16(pair_weight, parts_.width * parts_.stride);
     weight = pair_weight;
   }
-  const DenseWeights& last = steps.back().weights;
   if (parts_.fused != nullptr) {
     parts_.fused->Run(prepared.keys, parts_.width, length, weight, prepared.base + q * first.out, scores,
                       scratch);
@@ -259,6 +297,7 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
   for (size_t i = 1; i + 1 < steps.size(); ++i) {
     const DenseWeights& weights = steps[i].weights;
     float* y = scratch.Floats(rows * weights.out);
+    if (parts_.bf16) ops::RoundToBf16(x, rows * weights.in);
     steps[i].linear[bucket]->Run(x, weights.in, rows, y, weights.out, scratch);
     weights.activation.Apply(y, length);
     x = y;
@@ -313,12 +352,26 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
     return scope.Error(field, ".layers[", din.layers_size() - 1,
                        "]: expected width 1 of the last layer, got ", in);
   }
-  if (scope.options().fused_kernels) out.fused = CreateFused(out.steps, out.width);
+  // A single layer is the last one, whose products are in f32.
+  out.bf16 = scope.manifest().precision() == v1::BF16 && out.steps.size() > 1;
+  std::vector<ops::PairMlp::Layer> layers;
+  if (scope.options().fused_kernels) layers = FusedLayers(out.steps, out.width);
+  if (!out.bf16) out.fused = ops::PairMlp::Create(layers);
   if (absl::Status status = SplitFirstLayer(din, field, scope, out); !status.ok()) return status;
+  if (out.bf16) {
+    out.fused_bf16 =
+        ops::PairMlpBf16::Create({.layers = std::move(layers),
+                                  .key_weight = out.key_weight.data(),
+                                  .product_weight = out.has_product ? out.product_weight.data() : nullptr,
+                                  .weight_stride = out.stride});
+    scope.AddChoice(out.fused_bf16 != nullptr ? "bf16" : "bf16 by f32 products of rounded factors");
+    if (out.fused_bf16 == nullptr) RoundWeights(out);
+  }
   if (out.fused != nullptr) {
     scope.AddChoice("fused");
-  } else if (absl::Status status = CreatePrimitives(options.max_length, scope, out); !status.ok()) {
-    return status;
+  } else if (out.fused_bf16 == nullptr) {
+    const absl::Status status = CreatePrimitives(options.max_length, scope, out);
+    if (!status.ok()) return status;
   }
   return std::make_unique<DinScore>(std::move(out));
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "hwy/targets.h"
+#include "model/ops/bf16.h"
 #include "model/ops/vector_math.h"
 
 #ifdef __x86_64__
@@ -121,12 +122,20 @@ void PrepareThread() {
 #endif
 }
 
+// oneDNN's instruction sets are bit masks in which a better one holds the lesser ones' bits.
+bool HasBf16() {
+  constexpr auto kBf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16) == kBf16;
+}
+
+std::string CpuDescription() { return absl::StrCat(CpuModel(), "; isa ", EffectiveIsa()); }
+
 std::string NumericsDescription() {
   const dnnl_version_t* version = dnnl_version();
   return absl::StrCat("compiler ", __VERSION__, " [", DINGHY_COMPILE_FLAGS, "]; kernels ", kKernelRevision,
                       "; oneDNN ", version->major, ".", version->minor, ".", version->patch, " ",
-                      version->hash == nullptr ? "" : version->hash, "; cpu ", CpuModel(), "; isa ",
-                      EffectiveIsa(), "; vectors ", VectorTarget());
+                      version->hash == nullptr ? "" : version->hash, "; cpu ", CpuDescription(), "; vectors ",
+                      VectorTarget());
 }
 
 }  // namespace dinghy::ops

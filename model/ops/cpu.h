@@ -21,6 +21,9 @@ void PrepareThread();
 // min(affinity, cgroup quota), at least 1.
 int CpuBudget();
 
+// CPU model and effective ISA. One line, readable.
+std::string CpuDescription();
+
 // What decides the bits beside the bundle and the request: compiler and flags, kernel revision, oneDNN
 // version, CPU model, effective ISA, Highway target. One line, readable.
 std::string NumericsDescription();
