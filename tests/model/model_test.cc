@@ -107,14 +107,6 @@ TEST(ModelTest, AttentionAndDebugOnlyOnRequest) {
   EXPECT_EQ(with.debug[2].rows, 4);
 }
 
-TEST(ModelTest, RefusesAPrecisionThatIsNotThere) {
-  RandomModel random_model = MakeVariant(Variant::kDin, {}, 1);
-  random_model.manifest.set_precision(v1::BF16);
-  const absl::Status status = Model::Create(random_model.manifest, random_model.tensors).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("BF16"));
-}
-
 TEST(ModelTest, KnowsItsNames) {
   const RandomModel random_model = MakeVariant(Variant::kNoHistory, {}, 1);
   const std::unique_ptr<Model> model = CreateModel(random_model);
