@@ -23,6 +23,8 @@ struct BenchFlags {
   int requests = 8;
   uint64_t seed = 1;
   bool cold = false;
+  std::string kernels = "fused";
+  bool allow_emulation = false;
   std::string format = "text";
 };
 
@@ -30,7 +32,9 @@ int Bench(const BenchFlags& flags) {
   absl::StatusOr<std::vector<BenchPoint>> grid = ParseGrid(flags.grid);
   if (!grid.ok()) return Fail("bench", grid.status());
   ops::PrepareThread();
-  const absl::StatusOr<std::unique_ptr<LoadedModel>> loaded = LoadModel(flags.bundle, {});
+  const ModelOptions model{.fused_kernels = flags.kernels == "fused",
+                           .allow_emulation = flags.allow_emulation};
+  const absl::StatusOr<std::unique_ptr<LoadedModel>> loaded = LoadModel(flags.bundle, {}, model);
   if (!loaded.ok()) return Fail("bench", loaded.status());
   BenchOptions options;
   options.grid = *std::move(grid);
@@ -39,6 +43,7 @@ int Bench(const BenchFlags& flags) {
   options.requests = flags.requests;
   options.cold = flags.cold;
   options.seed = flags.seed;
+  options.model = model;
   if (isatty(STDERR_FILENO) != 0) {
     options.on_point = [](const BenchPoint& point) {
       std::cerr << "\r\033[K" << point.history << " x " << point.candidates << std::flush;
@@ -60,11 +65,14 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       "One line a point: the median time of a request, candidates a second, the multiply-adds that the "
       "layers\n"
       "need counted as 2, what share that is of oneDNN's best matrix product here, and where the time goes:\n"
-      "embed (table rows), encode (layers of the user and the history), attention (of each candidate), "
-      "tower\n"
-      "(layers of candidates, and outputs). Pin it to its cores, as with taskset, on a machine that does "
-      "nothing\n"
-      "else. tests/benchmarks/compare sets it beside ONNX Runtime.");
+      "embed (table rows), encode (layers of the user and the history), target attention, tower (layers of\n"
+      "candidates, and outputs). Attention is split by timing it with parts left out, one after another:\n"
+      "pooling, then the activations, then the layers between the first and the last (second GEMM); pair "
+      "GEMM is\n"
+      "what remains, with the candidate's weight and the last layer. Of scores other than din only pooling "
+      "is\n"
+      "split off, if that. Pin it to its cores, as with taskset, on a machine that does nothing else.\n"
+      "tests/benchmarks/compare sets it beside ONNX Runtime.");
   auto flags = std::make_shared<BenchFlags>();
   command->add_option("--bundle", flags->bundle, "Folder of a bundle")->required();
   command->add_option("--grid", flags->grid, "HISTORYxCANDIDATES, comma-separated")->capture_default_str();
@@ -79,6 +87,13 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the requests")->capture_default_str();
   command->add_flag("--cold", flags->cold, "Sweep the processor's caches before each request");
+  command
+      ->add_option("--kernels", flags->kernels,
+                   "fused (where the CPU has them) or onednn (oneDNN's products alone)")
+      ->check(CLI::IsMember({"fused", "onednn"}))
+      ->capture_default_str();
+  command->add_flag("--allow_emulation", flags->allow_emulation,
+                    "Load a bf16 bundle on a CPU without bf16 as well, slowly");
   command->add_option("--format", flags->format, "text (a table) or json, with the time of each layer")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

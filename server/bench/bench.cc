@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -34,6 +36,8 @@ class Worker {
     Score(options);
     ++clocked_;
   }
+
+  const std::vector<FeatureBatch>& batches() const { return batches_; }
 
   // Of all calls of ScoreByTheClock together.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
@@ -90,7 +94,7 @@ absl::StatusOr<std::vector<FeatureBatch>> MakeBatches(const LoadedModel& loaded,
 }
 
 void WriteSplit(const std::vector<LayerInfo>& layers, const std::vector<std::unique_ptr<Worker>>& workers,
-                BenchResult& result) {
+                const std::map<int, AttentionShares>& attention, BenchResult& result) {
   std::vector<double> step_seconds(workers[0]->step_seconds().size());
   double requests = 0;
   for (const std::unique_ptr<Worker>& worker : workers) {
@@ -103,16 +107,34 @@ void WriteSplit(const std::vector<LayerInfo>& layers, const std::vector<std::uni
   split.tower = step_seconds.back() / all;
   for (size_t i = 0; i < layers.size(); ++i) {
     const double seconds = step_seconds[ModelScoreOptions::kFirstLayerStep + i];
-    double& part = layers[i].kind == "target_attention" ? split.attention
-                   : layers[i].level == v1::CANDIDATE   ? split.tower
-                                                        : split.encode;
-    part += seconds / all;
+    const double share = seconds / all;
+    if (const auto parts = attention.find(static_cast<int>(i)); parts != attention.end()) {
+      split.attention.pair_gemm += share * parts->second.pair_gemm;
+      split.attention.second_gemm += share * parts->second.second_gemm;
+      split.attention.activation += share * parts->second.activation;
+      split.attention.pooling += share * parts->second.pooling;
+    } else {
+      (layers[i].level == v1::CANDIDATE ? split.tower : split.encode) += share;
+    }
     result.layers.push_back({.name = layers[i].name, .kind = layers[i].kind, .ms = seconds / requests * 1e3});
   }
 }
 
+// One thread's: the parts' shares hardly depend on what others do.
+std::map<int, AttentionShares> TimeAttentionParts(const std::vector<FeatureBatch>& batches,
+                                                  const BenchOptions& options, AttentionParts& parts) {
+  TimedRuns(1, options.duration * kSplitTime, [&](int) {
+    std::function<void()> prepare;
+    if (options.cold) prepare = [sweep = std::make_shared<CacheSweep>()] { sweep->Run(); };
+    return TimedWork{.run = [&, prepare, next = size_t{0}]() mutable {
+      parts.Run(batches[next++ % batches.size()], prepare);
+    }};
+  });
+  return parts.TakeShares();
+}
+
 absl::StatusOr<BenchResult> RunPoint(const LoadedModel& loaded, const BenchPoint& point, double ceiling,
-                                     const BenchOptions& options) {
+                                     const BenchOptions& options, AttentionParts& parts) {
   const std::vector<LayerInfo> layers = loaded.model->Layers();
   std::vector<std::unique_ptr<Worker>> workers;
   for (int thread = 0; thread < options.threads; ++thread) {
@@ -140,7 +162,7 @@ absl::StatusOr<BenchResult> RunPoint(const LoadedModel& loaded, const BenchPoint
   result.candidates_per_second = options.threads * point.candidates / median;
   result.gflops = options.threads * FlopsOf(layers, point) / median * 1e-9;
   result.share = result.gflops / ceiling;
-  WriteSplit(layers, workers, result);
+  WriteSplit(layers, workers, TimeAttentionParts(workers[0]->batches(), options, parts), result);
   return result;
 }
 
@@ -173,13 +195,16 @@ double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point) {
   return flops;
 }
 
-absl::StatusOr<BenchReport> RunBench(const LoadedModel& loaded, const BenchOptions& options) {
+absl::StatusOr<BenchReport> RunBench(LoadedModel& loaded, const BenchOptions& options) {
   for (const BenchPoint& point : options.grid) {
     BenchOptions one = options;
     one.requests = 1;
     const absl::StatusOr<std::vector<FeatureBatch>> fits = MakeBatches(loaded, point, 0, one);
     if (!fits.ok()) return fits.status();
   }
+  const absl::StatusOr<std::unique_ptr<AttentionParts>> parts =
+      AttentionParts::Create(*loaded.bundle, options.model);
+  if (!parts.ok()) return parts.status();
   BenchReport report;
   report.model = loaded.bundle->manifest.name();
   report.version = loaded.bundle->version;
@@ -188,12 +213,13 @@ absl::StatusOr<BenchReport> RunBench(const LoadedModel& loaded, const BenchOptio
   report.numerics = ops::NumericsDescription();
   report.threads = options.threads;
   report.cold = options.cold;
+  report.fused_kernels = options.model.fused_kernels;
   const absl::StatusOr<GemmCeiling> ceiling = MeasureGemmCeiling({.threads = options.threads});
   if (!ceiling.ok()) return ceiling.status();
   report.ceiling = *ceiling;
   for (const BenchPoint& point : options.grid) {
     if (options.on_point) options.on_point(point);
-    absl::StatusOr<BenchResult> result = RunPoint(loaded, point, report.ceiling.gflops, options);
+    absl::StatusOr<BenchResult> result = RunPoint(loaded, point, report.ceiling.gflops, options, **parts);
     if (!result.ok()) return result.status();
     report.results.push_back(*std::move(result));
   }

@@ -17,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "model/loaded_model.h"
+#include "model/model_options.h"
+#include "server/bench/attention_parts.h"
 #include "server/bench/gemm_ceiling.h"
 
 namespace dinghy {
@@ -36,15 +38,16 @@ struct BenchOptions {
   int requests = 8;                            // different ones at each point, in turn
   bool cold = false;                           // weights and tables are not in any cache when a request comes
   uint64_t seed = 1;
+  ModelOptions model = {};                          // what the model was loaded with
   std::function<void(const BenchPoint&)> on_point;  // called before each; may be empty
 };
 
 // Where the time of a request goes.
 struct BenchSplit {
-  double embed = 0;      // the features' lookup
-  double encode = 0;     // layers that see the user and the histories alone
-  double attention = 0;  // target attention
-  double tower = 0;      // layers of candidates, and the outputs
+  double embed = 0;           // the features' lookup
+  double encode = 0;          // layers that see the user and the histories alone
+  AttentionShares attention;  // target attention, part by part
+  double tower = 0;           // layers of candidates, and the outputs
 };
 
 struct BenchLayer {
@@ -60,7 +63,7 @@ struct BenchResult {
   double candidates_per_second = 0;  // of all threads together
   double gflops = 0;                 // work as Model::Layers counts it, of all threads together, a second
   double share = 0;                  // of the ceiling
-  BenchSplit split;                  // shares, sum 1
+  BenchSplit split;                  // shares of the request, sum 1
   std::vector<BenchLayer> layers;    // mean time of each in a request
 };
 
@@ -72,6 +75,7 @@ struct BenchReport {
   std::string numerics;
   int threads = 1;
   bool cold = false;
+  bool fused_kernels = true;
   GemmCeiling ceiling;
   std::vector<BenchResult> results;  // one a point
 };
@@ -80,8 +84,9 @@ struct BenchReport {
 double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point);
 
 // Measures the ceiling first, then point after point. The split comes from runs of its own, so that reading
-// the clock slows nothing else. Errors as SyntheticBatch and MeasureGemmCeiling, before anything is timed.
-absl::StatusOr<BenchReport> RunBench(const LoadedModel& loaded, const BenchOptions& options);
+// the clock slows nothing else. Adds tensors to the bundle (AttentionParts). Errors as SyntheticBatch,
+// MeasureGemmCeiling and AttentionParts::Create, before anything is timed.
+absl::StatusOr<BenchReport> RunBench(LoadedModel& loaded, const BenchOptions& options);
 
 std::string ToText(const BenchReport& report);
 std::string ToJson(const BenchReport& report);

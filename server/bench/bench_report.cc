@@ -14,20 +14,22 @@ std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * shar
 
 std::string ToText(const BenchReport& report) {
   std::string text = absl::StrFormat(
-      "%s version %d, %d %s, caches %s\n%s\n"
+      "%s version %d, %d %s, caches %s, kernels %s\n%s\n"
       "ceiling: %.1f f32 GFLOP/s, oneDNN's %d x %d x %d matrix product on %s\n\n",
       report.model, report.version, report.threads, report.threads == 1 ? "thread" : "threads",
-      report.cold ? "cold" : "warm", report.numerics, report.ceiling.gflops, report.ceiling.size,
-      report.ceiling.size, report.ceiling.size, report.threads == 1 ? "one thread" : "each thread");
+      report.cold ? "cold" : "warm", report.fused_kernels ? "fused" : "onednn", report.numerics,
+      report.ceiling.gflops, report.ceiling.size, report.ceiling.size, report.ceiling.size,
+      report.threads == 1 ? "one thread" : "each thread");
   TextTable table({"history", "candidates", "ms", "candidates/s", "GFLOP/s", "of ceiling", "embed", "encode",
-                   "attention", "tower"},
+                   "pair GEMM", "second GEMM", "activation", "pooling", "tower"},
                   0);
   for (const BenchResult& result : report.results) {
     table.AddRow({absl::StrCat(result.point.history), absl::StrCat(result.point.candidates),
                   absl::StrFormat("%.3f", result.ms), absl::StrFormat("%.0f", result.candidates_per_second),
                   absl::StrFormat("%.1f", result.gflops), Percent(result.share), Percent(result.split.embed),
-                  Percent(result.split.encode), Percent(result.split.attention),
-                  Percent(result.split.tower)});
+                  Percent(result.split.encode), Percent(result.split.attention.pair_gemm),
+                  Percent(result.split.attention.second_gemm), Percent(result.split.attention.activation),
+                  Percent(result.split.attention.pooling), Percent(result.split.tower)});
   }
   return text + table.ToString();
 }
@@ -42,6 +44,7 @@ std::string ToJson(const BenchReport& report) {
       .Field("numerics", report.numerics)
       .Field("threads", static_cast<int64_t>(report.threads))
       .Field("cold", report.cold)
+      .Field("kernels", report.fused_kernels ? "fused" : "onednn")
       .Field("ceiling_gflops", report.ceiling.gflops)
       .Field("ceiling_size", report.ceiling.size)
       .BeginArray("points");
@@ -57,7 +60,10 @@ std::string ToJson(const BenchReport& report) {
         .BeginObject("split")
         .Field("embed", result.split.embed)
         .Field("encode", result.split.encode)
-        .Field("attention", result.split.attention)
+        .Field("pair_gemm", result.split.attention.pair_gemm)
+        .Field("second_gemm", result.split.attention.second_gemm)
+        .Field("activation", result.split.attention.activation)
+        .Field("pooling", result.split.attention.pooling)
         .Field("tower", result.split.tower)
         .EndObject()
         .BeginArray("layers");

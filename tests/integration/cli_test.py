@@ -100,15 +100,17 @@ class CommandLineTest(unittest.TestCase):
         done = run("bench", "--bundle", BUNDLE, "--grid", "5x7", "--seconds", "0.05")
         self.assertRegex(self.expect(done, 0, "ceiling: ").stdout, r"(?m)^ +5 +7 +[0-9.]+ +[0-9]+ +[0-9.]+ +[0-9.]+ %")
         done = run("bench", "--bundle", BUNDLE, "--grid", "0x3,5x7", "--seconds", "0", "--cold", "--threads", "2",
-                   "--format", "json")
+                   "--kernels", "onednn", "--allow_emulation", "--format", "json")
         report = json.loads(self.expect(done, 0).stdout)
         self.assertEqual([(point["history"], point["candidates"]) for point in report["points"]], [(0, 3), (5, 7)])
+        self.assertEqual(report["kernels"], "onednn")
         self.assertGreater(report["ceiling_gflops"], 0)
         for point in report["points"]:
             self.assertAlmostEqual(sum(point["split"].values()), 1, places=9)
         self.expect(run("bench", "--bundle", BUNDLE, "--grid", "5"), 2, 'dinghy bench: grid: expected HISTORYxCANDID')
         self.expect(run("bench", "--bundle", BUNDLE, "--grid", "100000x1"), 2,
                     "dinghy bench: history: expected at most ")
+        self.expect(run("bench", "--bundle", BUNDLE, "--kernels", "mkl"), 2, "dinghy bench: --kernels")
         self.expect(run("bench", "--bundle", "absent"), 2, "dinghy bench: ")
         self.expect(run("bench"), 2, "dinghy bench: --bundle is required")
 

@@ -89,14 +89,19 @@ TEST_F(BenchTest, ReportsEveryPoint) {
                 1e-6 * result.gflops);
     EXPECT_NEAR(result.share, result.gflops / report->ceiling.gflops, 1e-9);
     const BenchSplit& split = result.split;
-    EXPECT_NEAR(split.embed + split.encode + split.attention + split.tower, 1, 1e-9);
-    for (const double part : {split.embed, split.encode, split.attention, split.tower}) EXPECT_GT(part, 0);
+    const AttentionShares& attention = split.attention;
+    EXPECT_NEAR(split.embed + split.encode + attention.pair_gemm + attention.second_gemm +
+                    attention.activation + attention.pooling + split.tower,
+                1, 1e-9);
+    for (const double part : {split.embed, split.encode, attention.pair_gemm, split.tower}) {
+      EXPECT_GT(part, 0);
+    }
     ASSERT_EQ(result.layers.size(), loaded_->bundle->manifest.layers_size());
     EXPECT_EQ(result.layers[0].name, loaded_->bundle->manifest.layers(0).name());
   }
 
   const std::string text = ToText(*report);
-  EXPECT_THAT(text, HasSubstr("shop version 4, 2 threads, caches warm\n"));
+  EXPECT_THAT(text, HasSubstr("shop version 4, 2 threads, caches warm, kernels fused\n"));
   EXPECT_THAT(text, HasSubstr("history  candidates"));
   const std::string json = ToJson(*report);
   EXPECT_THAT(json, HasSubstr("\"candidates\": 7"));
@@ -108,10 +113,11 @@ TEST_F(BenchTest, ColdRequestsToo) {
   options.grid = {{.history = 2, .candidates = 1}};
   options.duration = absl::ZeroDuration();
   options.cold = true;
+  options.model.fused_kernels = false;
   const absl::StatusOr<BenchReport> report = RunBench(*loaded_, options);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->results[0].runs, 5);
-  EXPECT_THAT(ToText(*report), HasSubstr("1 thread, caches cold\n"));
+  EXPECT_THAT(ToText(*report), HasSubstr("1 thread, caches cold, kernels onednn\n"));
 }
 
 TEST_F(BenchTest, RefusesALongerHistoryBeforeItTimesAnything) {
