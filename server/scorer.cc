@@ -14,9 +14,8 @@
 namespace dinghy {
 namespace {
 
-// A request with all that is needed to score it.
+// What Resolve found on the way.
 struct Resolved {
-  v1::ScoreRequest request;
   std::vector<v1::DegradationReason> degradations;
   std::vector<std::string> warnings;
   std::vector<v1::HistorySource> sources;  // by manifest sequence
@@ -60,26 +59,25 @@ absl::StatusOr<v1::SequenceData> FetchSequence(const BehaviorReader* store, cons
 }
 
 // Fills in what the request leaves to the server: model, version, time, histories.
-absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const v1::ScoreRequest& request,
-                                 const BehaviorReader* store, absl::Time now) {
+absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const BehaviorReader* store, absl::Time now,
+                                 v1::ScoreRequest& request) {
   const v1::BundleManifest& manifest = loaded.bundle->manifest;
   if (!request.model().empty() && request.model() != manifest.name()) {
     return absl::NotFoundError(
         absl::StrCat("model: expected \"", manifest.name(), "\", got \"", request.model(), "\""));
   }
-  Resolved resolved{.request = request, .degradations = {}, .warnings = {}, .sources = {}};
-  v1::ScoreRequest& out = resolved.request;
-  out.set_model(manifest.name());
-  out.set_version(loaded.bundle->version);
-  if (!out.has_request_time_ms()) out.set_request_time_ms(absl::ToUnixMillis(now));
-  if (out.request_time_ms() < 0) {
+  Resolved resolved;
+  request.set_model(manifest.name());
+  request.set_version(loaded.bundle->version);
+  if (!request.has_request_time_ms()) request.set_request_time_ms(absl::ToUnixMillis(now));
+  if (request.request_time_ms() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("request_time_ms: expected 0 or more, got ", out.request_time_ms()));
+        absl::StrCat("request_time_ms: expected 0 or more, got ", request.request_time_ms()));
   }
   for (int i = 0; i < manifest.sequences_size(); ++i) {
     const std::string& name = manifest.sequences(i).name();
     if (const int inline_index = FindSequence(request, name); inline_index >= 0) {
-      out.mutable_sequences(inline_index)->set_source(v1::INLINE);
+      request.mutable_sequences(inline_index)->set_source(v1::INLINE);
       resolved.sources.push_back(v1::INLINE);
       continue;
     }
@@ -87,7 +85,7 @@ absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const v1::ScoreReque
       return absl::InvalidArgumentError(
           absl::StrCat("user_id is empty and sequence \"", name, "\" is not inline"));
     }
-    absl::StatusOr<v1::SequenceData> fetched = FetchSequence(store, loaded, i, out);
+    absl::StatusOr<v1::SequenceData> fetched = FetchSequence(store, loaded, i, request);
     if (!fetched.ok()) {
       // An event that does not fit the model counts like a failed store: the history cannot be used, and the
       // response says so.
@@ -96,7 +94,7 @@ absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const v1::ScoreReque
           absl::StrCat("sequence \"", name, "\": scored as empty: ", fetched.status().message()));
       fetched = v1::SequenceData();
     }
-    v1::SequenceData* data = out.add_sequences();
+    v1::SequenceData* data = request.add_sequences();
     *data = *std::move(fetched);
     data->set_sequence(name);
     data->set_source(v1::STORE);
@@ -240,6 +238,11 @@ absl::Status NoteUnknownColumns(const v1::BundleManifest& manifest, bool reject,
 
 absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const v1::ScoreRequest& request,
                                                 WorkerState& state, v1::ScoreLog* log) const {
+  return Score(loaded, v1::ScoreRequest(request), state, log);
+}
+
+absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, v1::ScoreRequest&& request,
+                                                WorkerState& state, v1::ScoreLog* log) const {
   const v1::BundleManifest& manifest = loaded.bundle->manifest;
   const absl::Time received = options_.now();
   Stopwatch watch;
@@ -257,12 +260,11 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const
   if (absl::Status status = CheckExplain(request.explain(), manifest, *candidates); !status.ok())
     return status;
 
-  absl::StatusOr<Resolved> resolved = Resolve(loaded, request, store_, received);
+  absl::StatusOr<Resolved> resolved = Resolve(loaded, store_, received, request);
   if (!resolved.ok()) return resolved.status();
   state.history = watch.Lap();
 
-  if (absl::Status status = loaded.encoder->Encode(resolved->request, state.batch, state.notes);
-      !status.ok()) {
+  if (absl::Status status = loaded.encoder->Encode(request, state.batch, state.notes); !status.ok()) {
     return status;
   }
   v1::ScoreResponse response;
@@ -303,20 +305,19 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const
   if (request.debug().encoded()) FillEncoded(manifest, state.batch, response);
   FillDebugLayers(state.outputs, response);
 
-  if (explain || log != nullptr) KeepUsedBehaviors(manifest, state.notes, resolved->request);
+  if (explain || log != nullptr) KeepUsedBehaviors(manifest, state.notes, request);
   if (explain) {
     const std::vector<AttentionWeights> attention = std::move(state.outputs.attention);
-    if (absl::Status status = Explain(loaded, resolved->request, attention, *picked, state, response);
-        !status.ok()) {
+    if (absl::Status status = Explain(loaded, request, attention, *picked, state, response); !status.ok()) {
       return status;
     }
   }
   if (log != nullptr) {
     log->Clear();
     // Explanations and debug output do not belong to what was scored.
-    resolved->request.clear_explain();
-    resolved->request.clear_debug();
-    *log->mutable_request() = std::move(resolved->request);
+    request.clear_explain();
+    request.clear_debug();
+    *log->mutable_request() = std::move(request);
     log->set_received_time_ms(absl::ToUnixMillis(received));
     log->set_bundle_digest(response.bundle_digest());
     log->set_numerics_id(response.numerics_id());

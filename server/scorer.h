@@ -55,6 +55,11 @@ class Scorer {
   absl::StatusOr<v1::ScoreResponse> Score(const LoadedModel& loaded, const v1::ScoreRequest& request,
                                           WorkerState& state, v1::ScoreLog* log) const;
 
+  // The same without a copy of the request, which is resolved in place and given to the log: afterwards it is
+  // of no more use.
+  absl::StatusOr<v1::ScoreResponse> Score(const LoadedModel& loaded, v1::ScoreRequest&& request,
+                                          WorkerState& state, v1::ScoreLog* log) const;
+
  private:
   const BehaviorReader* const store_;
   const ScorerOptions options_;

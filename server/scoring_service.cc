@@ -30,6 +30,14 @@ ModelChoice ChoiceOf(const Request& request) {
   return choice;
 }
 
+// A request of some hundred candidates in one block.
+google::protobuf::ArenaOptions RequestArena() {
+  google::protobuf::ArenaOptions options;
+  options.start_block_size = 16384;
+  options.max_block_size = 65536;
+  return options;
+}
+
 }  // namespace
 
 // Score is asynchronous, GetModelMetadata is not.
@@ -80,7 +88,7 @@ class ScoringService::Call {
   };
 
   grpc::ServerContext context;
-  google::protobuf::Arena arena;
+  google::protobuf::Arena arena{RequestArena()};
   v1::ScoreRequest* const request = google::protobuf::Arena::CreateMessage<v1::ScoreRequest>(&arena);
   grpc::ServerAsyncResponseWriter<v1::ScoreResponse> responder{&context};
   std::chrono::steady_clock::time_point arrived_at;
@@ -182,7 +190,7 @@ void ScoringService::ScoreOnWorker(Call* call, WorkerState& state) {
   const bool logged = parts_.log != nullptr && parts_.log->Wants(*call->request);
   v1::ScoreLog record;
   const absl::StatusOr<v1::ScoreResponse> response =
-      parts_.scorer.Score(**loaded, *call->request, state, logged ? &record : nullptr);
+      parts_.scorer.Score(**loaded, std::move(*call->request), state, logged ? &record : nullptr);
   if (!response.ok()) {
     if (response.status().code() == absl::StatusCode::kInternal) {
       LogError("scoring failed", {{"model", model}, {"version", version}});

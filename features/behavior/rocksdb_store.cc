@@ -50,6 +50,28 @@ std::string EventKey(const v1::Event& event) {
   return key;
 }
 
+uint64_t GetBigEndian64(const char* bytes) {
+  uint64_t value = 0;
+  for (int i = 0; i < 8; ++i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+// Whether `key`, of the user with this prefix, is EventKey(event).
+bool IsKeyOf(const rocksdb::Slice& key, const std::string& prefix, std::string_view user_id,
+             const v1::Event& event) {
+  if (key.size() != prefix.size() + 16 || event.user_id() != user_id) return false;
+  const char* order = key.data() + prefix.size();
+  return GetBigEndian64(order) == static_cast<uint64_t>(event.event_time_ms()) &&
+         GetBigEndian64(order + 8) == event.event_id();
+}
+
+// Whether the range of `it` holds at most `limit` records.
+bool HoldsAtMost(uint32_t limit, rocksdb::Iterator& it) {
+  uint32_t count = 0;
+  for (it.SeekToFirst(); it.Valid() && count <= limit; it.Next()) ++count;
+  return count <= limit;
+}
+
 class RocksDbStore final : public BehaviorStore {
  public:
   RocksDbStore(RocksDbOptions options, std::unique_ptr<rocksdb::DB> db)
@@ -72,11 +94,13 @@ class RocksDbStore final : public BehaviorStore {
     read.iterate_lower_bound = &lower_bound;
     read.iterate_upper_bound = &upper_bound;
     const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
-    for (query.oldest() ? it->SeekToFirst() : it->SeekToLast(); it->Valid();
-         query.oldest() ? it->Next() : it->Prev()) {
-      v1::Event event;
+    // A step back costs a search in the memtable, a step forward costs little. So a history that is wanted
+    // whole, as most are, is read forward.
+    const bool forward = query.oldest() || query.limit() == 0 || HoldsAtMost(query.limit(), *it);
+    for (forward ? it->SeekToFirst() : it->SeekToLast(); it->Valid(); forward ? it->Next() : it->Prev()) {
+      v1::Event& event = events.emplace_back();
       if (!event.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) ||
-          it->key() != rocksdb::Slice(EventKey(event))) {
+          !IsKeyOf(it->key(), lower, user_id, event)) {
         return absl::DataLossError(absl::StrCat(
             "store ", options_.path, ": the record of key ", it->key().ToString(true), " (user \"",
             absl::CHexEscape(std::string(user_id)), "\"): expected the event of that key, got ",
@@ -84,13 +108,13 @@ class RocksDbStore final : public BehaviorStore {
       }
       if (!query.actions().empty() && std::find(query.actions().begin(), query.actions().end(),
                                                 event.action()) == query.actions().end()) {
+        events.pop_back();
         continue;
       }
-      events.push_back(std::move(event));
       if (query.limit() > 0 && events.size() == query.limit()) break;
     }
     if (!it->status().ok()) return Failure("reading", it->status());
-    if (!query.oldest()) std::reverse(events.begin(), events.end());
+    if (!forward) std::reverse(events.begin(), events.end());
     return events;
   }
 
