@@ -136,11 +136,11 @@ absl::StatusOr<WeightParts> FindParts(const v1::DinScore& din, const float* weig
   return out;
 }
 
-// a + sign * b of two parts' weights, rounded once, either of which may be absent.
-float Combine(const float* a, const float* b, double sign, int64_t index) {
+// scale * (a + sign * b) of two parts' weights, rounded once, either of which may be absent.
+float Combine(double scale, const float* a, const float* b, double sign, int64_t index) {
   const double left = a != nullptr ? a[index] : 0.0;
   const double right = b != nullptr ? b[index] : 0.0;
-  return static_cast<float>(left + sign * right);
+  return static_cast<float>(scale * (left + sign * right));
 }
 
 // The first layer's weight as its users want it: the queries' part with the bias, and the two that a query
@@ -156,17 +156,21 @@ absl::Status SplitFirstLayer(const v1::DinScore& din, const std::string& field, 
   out.key_weight.resize(out.width * out.stride);
   out.product_weight.resize(out.width * out.stride);
   out.has_product = parts->product != nullptr;
+  const float scale = out.fused != nullptr ? out.fused->first_scale() : 1.0f;
   for (int64_t n = 0; n < first.out; ++n) {
     for (int64_t k = 0; k < out.width; ++k) {
       const int64_t from = n * first.in + k;
       if (k < query_width)
-        query_weight[n * query_width + k] = Combine(parts->query, parts->difference, 1, from);
-      out.key_weight[k * out.stride + n] = Combine(parts->key, parts->difference, -1, from);
-      out.product_weight[k * out.stride + n] = out.has_product ? parts->product[from] : 0.0f;
+        query_weight[n * query_width + k] = Combine(scale, parts->query, parts->difference, 1, from);
+      out.key_weight[k * out.stride + n] = Combine(scale, parts->key, parts->difference, -1, from);
+      out.product_weight[k * out.stride + n] = Combine(scale, parts->product, nullptr, 1, from);
     }
   }
+  std::vector<float> bias = first.bias;
+  for (float& b : bias) b *= scale;
   absl::StatusOr<SplitLinear> query_part = SplitLinear::Create(
-      out.query, {.weight = std::move(query_weight), .bias = first.bias, .in = query_width, .out = first.out},
+      out.query,
+      {.weight = std::move(query_weight), .bias = std::move(bias), .in = query_width, .out = first.out},
       scope);
   if (!query_part.ok()) return query_part.status();
   out.query_part = *std::move(query_part);
@@ -268,31 +272,33 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
   const DenseWeights& first = steps[0].weights;
   const bool one = steps.size() == 1;
 
+  const float* query = parts_.has_product ? prepared.query.data + q * prepared.query.stride : nullptr;
+  const float* base = prepared.base + q * first.out;
   const DenseWeights& last = steps.back().weights;
-  if (parts_.fused_bf16 != nullptr) {
-    const float* query = parts_.has_product ? prepared.query.data + q * prepared.query.stride : nullptr;
-    parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(prepared.keys), length, query,
-                           prepared.base + q * first.out, scores, scratch);
+  if (parts_.fused_bf16 != nullptr || parts_.fused != nullptr) {
+    if (parts_.fused_bf16 != nullptr) {
+      parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(prepared.keys), length, query, base, scores,
+                             scratch);
+    } else {
+      parts_.fused->Run({.key_weight = parts_.key_weight.data(),
+                         .product_weight = parts_.has_product ? parts_.product_weight.data() : nullptr,
+                         .query = query,
+                         .base = base},
+                        prepared.keys, parts_.width, length, scores, scratch);
+    }
     last.activation.Apply(scores, length);
     return;
   }
   const float* weight = parts_.key_weight.data();
   if (parts_.has_product) {
-    const float* query = prepared.query.data + q * prepared.query.stride;
     float* pair_weight = scratch.Floats(parts_.width * parts_.stride);
     ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, parts_.stride);
     if (parts_.bf16) ops::RoundToBf16(pair_weight, parts_.width * parts_.stride);
     weight = pair_weight;
   }
-  if (parts_.fused != nullptr) {
-    parts_.fused->Run(prepared.keys, parts_.width, length, weight, prepared.base + q * first.out, scores,
-                      scratch);
-    last.activation.Apply(scores, length);
-    return;
-  }
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
   float* x = one ? scores : scratch.Floats(rows * first.out);
-  parts_.first[bucket]->Run(prepared.keys, weight, prepared.base + q * first.out, x, scratch);
+  parts_.first[bucket]->Run(prepared.keys, weight, base, x, scratch);
   first.activation.Apply(x, length);
   for (size_t i = 1; i + 1 < steps.size(); ++i) {
     const DenseWeights& weights = steps[i].weights;

@@ -5,8 +5,26 @@
 #define HWY_TARGET_INCLUDE "model/ops/pair_mlp.cc"
 #include "hwy/foreach_target.h"  // must precede highway.h
 #include "hwy/highway.h"
-#include "model/ops/activation-inl.h"
-#include "model/ops/vector-inl.h"
+#include "model/ops/pair_activation-inl.h"
+#include "model/ops/row_tile-inl.h"
+
+#ifndef DINGHY_MODEL_OPS_PAIR_MLP_ONCE
+#define DINGHY_MODEL_OPS_PAIR_MLP_ONCE
+namespace dinghy::ops {
+
+struct PairMlpArgs {
+  const std::vector<PairMlp::Step>& steps;
+  PairMlp::Query query;  // with `base` padded as a Step's bias
+  const float* keys;     // [rows, keys_stride]
+  int64_t keys_stride;
+  int64_t rows;
+  float* scores;  // [rows]
+  float* made;    // [in, first stride]: the query's weight; null without a product
+  float* blocks;  // the hidden layers' values, each at its block_offset
+};
+
+}  // namespace dinghy::ops
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace dinghy::ops {
@@ -14,252 +32,201 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
-#if HWY_TARGET == HWY_AVX3
-constexpr int kMaxVectors =
-    5;  // 5 rows of 5 vectors, the 5 of the weight and a broadcast: 31 of 32 registers
-constexpr int RowsOf(int vectors) { return vectors >= 5 ? 5 : vectors == 4 ? 6 : 8; }
-#else
-constexpr int kMaxVectors = 2;  // 6 rows of 2 vectors, 2 of the weight and a broadcast: 15 of 16 registers
-constexpr int RowsOf(int vectors) { return vectors >= 2 ? 6 : 8; }
-#endif
+// The first layer's weight while it is made: its rows are kept for the tiles that follow.
+struct MadeRows {
+  const float* key;
+  const float* product;
+  const float* query;
+  float* made;
+  int64_t stride;
 
-using HalfTag = hn::Half<Tag>;
-
-// c [kRows, kVectors vectors and perhaps half a one] = bias + a b.
-template <int kRows, int kVectors, bool kHalf>
-HWY_INLINE void Tile(const float* HWY_RESTRICT a, int64_t a_stride, int64_t k, const float* HWY_RESTRICT b,
-                     int64_t b_stride, const float* HWY_RESTRICT bias, float* HWY_RESTRICT c,
-                     int64_t c_stride) {
-  const Tag d;
-  const HalfTag dh;
-  constexpr int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
-  Vec sum[kRows][kVectors > 0 ? kVectors : 1];
-  hn::Vec<HalfTag> half[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, bias + v * lanes);
-    if constexpr (kHalf) half[r] = hn::LoadU(dh, bias + kVectors * lanes);
-  }
-  for (int64_t i = 0; i < k; ++i, b += b_stride) {
-    Vec weight[kVectors > 0 ? kVectors : 1];
-    hn::Vec<HalfTag> half_weight;
-    for (int v = 0; v < kVectors; ++v) weight[v] = hn::LoadU(d, b + v * lanes);
-    if constexpr (kHalf) half_weight = hn::LoadU(dh, b + kVectors * lanes);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec x = hn::Set(d, a[r * a_stride + i]);
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
-      if constexpr (kHalf) half[r] = hn::MulAdd(hn::LowerHalf(dh, x), half_weight, half[r]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, c + r * c_stride + v * lanes);
-    if constexpr (kHalf) hn::StoreU(half[r], dh, c + r * c_stride + kVectors * lanes);
-  }
-}
-
-template <int kVectors, bool kHalf>
-HWY_NOINLINE void Columns(const float* a, int64_t a_stride, int64_t rows, int64_t k, const float* b,
-                          int64_t b_stride, const float* bias, float* c, int64_t c_stride) {
-  constexpr int kRows = RowsOf(kVectors + (kHalf ? 1 : 0));
-  int64_t r = 0;
-  const auto run = [&]<int kCount>() {
-    Tile<kCount, kVectors, kHalf>(a + r * a_stride, a_stride, k, b, b_stride, bias, c + r * c_stride,
-                                  c_stride);
-    r += kCount;
-  };
-  while (r + kRows <= rows) run.template operator()<kRows>();
-  if (r + 4 <= rows) run.template operator()<4>();
-  if (r + 2 <= rows) run.template operator()<2>();
-  while (r < rows) run.template operator()<1>();
-}
-
-// c [rows, n] = bias + a b, for b [k, n] padded with zeros to whole vectors.
-void Product(const float* a, int64_t a_stride, int64_t rows, int64_t k, const float* b, int64_t n,
-             int64_t b_stride, const float* bias, float* c, int64_t c_stride) {
-  const int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
-  while (n > 0) {
-    int64_t vectors = n / lanes;
-    bool half = false;
-    if (vectors >= kMaxVectors) {
-      vectors = kMaxVectors;
-    } else if (n % lanes > 0) {
-      half = HWY_TARGET == HWY_AVX3 && n % lanes <= lanes / 2;
-      vectors += half ? 0 : 1;
-    }
-    switch (vectors * 2 + (half ? 1 : 0)) {
-#if HWY_TARGET == HWY_AVX3
-      case 10:
-        Columns<5, false>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 9:
-        Columns<4, true>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 8:
-        Columns<4, false>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 7:
-        Columns<3, true>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 6:
-        Columns<3, false>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 5:
-        Columns<2, true>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 3:
-        Columns<1, true>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      case 1:
-        Columns<0, true>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-#endif
-      case 4:
-        Columns<2, false>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-      default:
-        Columns<1, false>(a, a_stride, rows, k, b, b_stride, bias, c, c_stride);
-        break;
-    }
-    const int64_t done = vectors * lanes + (half ? lanes / 2 : 0);
-    n -= done;
-    b += done;
-    bias += done;
-    c += done;
-  }
-}
-
-#if HWY_TARGET == HWY_AVX3
-// 1 / (1 + exp(-x)), absolute error below 8e-7: exp as 2^(n / 16) from a table times a polynomial of second
-// degree over |r| <= ln 2 / 32, and a reciprocal after one step of Newton. No division.
-struct PairSigmoidOp {
-  Vec table;
-  PairSigmoidOp() {
-    alignas(64) static constexpr float kPowers[16] = {
-        1.0f,          1.0442737824f, 1.0905077327f, 1.1387886347f, 1.1892071150f, 1.2418578121f,
-        1.2968395547f, 1.3542555469f, 1.4142135624f, 1.4768261459f, 1.5422108254f, 1.6104903319f,
-        1.6817928305f, 1.7562521604f, 1.8340080864f, 1.9152065614f};
-    table = hn::Load(Tag(), kPowers);
-  }
-  HWY_INLINE Vec operator()(Tag d, Vec x) const {
-    const hn::RebindToSigned<Tag> di;
-    const Vec clamped = AtLeast(d, -87.0f, AtMost(d, 87.0f, x));
-    const Vec magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
-    const Vec shifted = hn::NegMulAdd(clamped, hn::Set(d, 23.083120654f), magic);  // -x * 16 / ln 2
-    const Vec n = hn::Sub(shifted, magic);
-    const Vec r = hn::MulAdd(n, hn::Set(d, 0.043321698785f), clamped);  // the negative of what is left of -x
-    const Vec p = hn::MulAdd(r, hn::MulAdd(r, hn::Set(d, 0.5f), hn::Set(d, -1.0f)), hn::Set(d, 1.0f));
-    const auto bits = hn::BitCast(di, shifted);
-    const Vec power{_mm512_permutexvar_ps(bits.raw, table.raw)};
-    const auto exponent = hn::And(hn::ShiftLeft<19>(bits), hn::Set(di, static_cast<int32_t>(0xFF800000)));
-    const Vec scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, power), exponent));
-    const Vec divisor = hn::MulAdd(scaled, p, hn::Set(d, 1.0f));
-    const Vec y = hn::ApproximateReciprocal(divisor);
-    return hn::Mul(y, hn::NegMulAdd(divisor, y, hn::Set(d, 2.0f)));
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D d, int64_t i, int64_t column) const {
+    const int64_t at = i * stride + column;
+    const auto weight = hn::MulAdd(hn::Set(d, query[i]), hn::LoadU(d, product + at), hn::LoadU(d, key + at));
+    hn::StoreU(weight, d, made + at);
+    return weight;
   }
 };
+
+// As many rows as leave registers for an activation beside the products.
+constexpr int RowsBeside(int vectors) {
+  return HWY_TARGET == HWY_AVX2 ? RowsOf(vectors) : vectors >= 4 ? 4 : vectors == 3 ? 6 : 8;
+}
+
+// The sums of the lanes of four vectors, in rising order of the four. Each sum's order is its own.
+HWY_INLINE hn::Vec<hn::Full128<float>> SumsOfLanes(Vec v0, Vec v1, Vec v2, Vec v3) {
+  const Tag d;
+  const hn::RepartitionToWide<Tag> dw;
+  const Vec low = hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1));
+  const Vec high = hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3));
+  const auto low_pairs = hn::BitCast(dw, low), high_pairs = hn::BitCast(dw, high);
+  const Vec blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, low_pairs, high_pairs)),
+                             hn::BitCast(d, hn::InterleaveUpper(dw, low_pairs, high_pairs)));
+  const HalfTag dh;
+  const HalfVec halves = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
+#if HWY_TARGET == HWY_AVX3
+  const hn::Half<HalfTag> dq;
+  return hn::Add(hn::LowerHalf(dq, halves), hn::UpperHalf(dq, halves));
 #else
-using PairSigmoidOp = SigmoidOp;
+  return halves;
 #endif
-
-// op(x, column) over x [rows, stride] in place.
-template <class Op>
-HWY_INLINE void MapTile(const Op& op, float* x, int64_t rows, int64_t stride) {
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::MaxLanes(d));
-  for (int64_t r = 0; r < rows; ++r, x += stride) {
-    for (int64_t i = 0; i < stride; i += lanes) hn::StoreU(op(hn::LoadU(d, x + i), i), d, x + i);
-  }
 }
 
-void Activate(const PairMlp::Step& step, float* x, int64_t rows) {
-  const Tag d;
-  const PairSigmoidOp sigmoid;
-  switch (step.activation) {
-    case PairActivation::kLinear:
-      break;
-    case PairActivation::kRelu:
-      MapTile([d](Vec v, int64_t) { return ReluOp()(d, v); }, x, rows, step.stride);
-      break;
-    case PairActivation::kSigmoid:
-      MapTile([d, &sigmoid](Vec v, int64_t) { return sigmoid(d, v); }, x, rows, step.stride);
-      break;
-    case PairActivation::kTanh:
-      MapTile([d](Vec v, int64_t) { return TanhOp()(d, v); }, x, rows, step.stride);
-      break;
-    case PairActivation::kSilu:
-      MapTile([d, &sigmoid](Vec v, int64_t) { return hn::Mul(v, sigmoid(d, v)); }, x, rows, step.stride);
-      break;
-    case PairActivation::kPrelu:
-      MapTile(
-          [d, &step](Vec v, int64_t i) {
-            const Vec alpha = hn::LoadU(d, step.alpha.data() + i);
-            return hn::IfThenElse(hn::Gt(v, hn::Zero(d)), v, hn::Mul(alpha, v));
-          },
-          x, rows, step.stride);
-      break;
-    case PairActivation::kDice:
-      MapTile(
-          [d, &sigmoid, &step](Vec v, int64_t i) {
-            const Vec scale = hn::LoadU(d, step.norm_scale.data() + i);
-            const Vec shift = hn::LoadU(d, step.norm_shift.data() + i);
-            const Vec p = sigmoid(d, hn::MulAdd(v, scale, shift));
-            const Vec rest = hn::Mul(hn::LoadU(d, step.alpha.data() + i), hn::Sub(hn::Set(d, 1.0f), p));
-            return hn::Mul(v, hn::Add(p, rest));
-          },
-          x, rows, step.stride);
-      break;
-  }
-}
-
-// scores [rows] = x w + bias; x [rows, step.in] with a stride. What stands behind a row, of any value, is
-// left out.
-void LastLayer(const PairMlp::Step& step, const float* x, int64_t stride, int64_t rows, float* scores) {
+// scores [rows] = x w + bias; x [rows, stride]. What stands behind a row's step.in, of any value, is left
+// out.
+HWY_NOINLINE void LastLayer(const PairMlp::Step& step, const float* x, int64_t stride, int64_t rows,
+                            float* scores) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::MaxLanes(d));
   const int64_t full = step.in / lanes * lanes;
   const auto tail = hn::FirstN(d, static_cast<size_t>(step.in - full));
-  for (int64_t r = 0; r < rows; ++r, x += stride) {
-    Vec sum = hn::Zero(d);
-    for (int64_t i = 0; i < full; i += lanes) {
-      sum = hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, step.weight.data() + i), sum);
+  for (int64_t r = 0; r < rows; r += 4) {
+    Vec sum[4];
+    const int64_t count = HWY_MIN(4, rows - r);
+    for (int64_t j = 0; j < 4; ++j) {
+      const float* row = x + (r + HWY_MIN(j, count - 1)) * stride;
+      sum[j] = hn::Zero(d);
+      for (int64_t i = 0; i < full; i += lanes) {
+        sum[j] = hn::MulAdd(hn::LoadU(d, row + i), hn::LoadU(d, step.weight.data() + i), sum[j]);
+      }
+      if (full < step.in) {
+        sum[j] =
+            hn::MulAdd(hn::MaskedLoad(tail, d, row + full), hn::LoadU(d, step.weight.data() + full), sum[j]);
+      }
     }
-    if (full < step.in) {
-      const Vec last = hn::IfThenElseZero(tail, hn::LoadU(d, x + full));
-      sum = hn::MulAdd(last, hn::LoadU(d, step.weight.data() + full), sum);
+    const hn::Full128<float> dq;
+    const auto sums = hn::Add(SumsOfLanes(sum[0], sum[1], sum[2], sum[3]), hn::Set(dq, step.bias[0]));
+    if (count == 4) {
+      hn::StoreU(sums, dq, scores + r);
+    } else {
+      alignas(16) float buffer[4];
+      hn::Store(sums, dq, buffer);
+      for (int64_t j = 0; j < count; ++j) scores[r + j] = buffer[j];
     }
-    scores[r] = hn::GetLane(hn::SumOfLanes(d, sum)) + step.bias[0];
   }
 }
 
-void RunPairMlp(const std::vector<PairMlp::Step>& steps, const float* keys, int64_t keys_stride, int64_t rows,
-                const float* weight, const float* base, float* scores, float* first, float* second) {
-  for (int64_t begin = 0; begin < rows; begin += PairMlp::kBlockRows) {
-    const int64_t count = HWY_MIN(PairMlp::kBlockRows, rows - begin);
-    const float* x = keys + begin * keys_stride;
-    int64_t x_stride = keys_stride;
-    for (size_t i = 0; i + 1 < steps.size(); ++i) {
-      const PairMlp::Step& step = steps[i];
-      float* y = i % 2 == 0 ? first : second;
-      Product(x, x_stride, count, step.in, i == 0 ? weight : step.weight.data(), step.out, step.stride,
-              i == 0 ? base : step.bias.data(), y, step.stride);
-      Activate(step, y, count);
-      x = y;
-      x_stride = step.stride;
+class PairMlpRun {
+ public:
+  explicit PairMlpRun(const PairMlpArgs& args) : args_(args) {}
+
+  void Run() {
+    for (begin_ = 0; begin_ < args_.rows; begin_ += PairMlp::kBlockRows) {
+      for (size_t layer = 0; layer + 1 < args_.steps.size(); ++layer) RunLayer(layer);
     }
-    LastLayer(steps.back(), x, x_stride, count, scores + begin);
+    FinishPending();
   }
-}
+
+ private:
+  // Rows of a hidden layer that wait for their activation.
+  struct Pending {
+    const PairMlp::Step* step = nullptr;
+    float* x = nullptr;       // [rows, step->stride]
+    int64_t first = 0;        // row of the block
+    int64_t rows = 0;         // 0: none
+    float* scores = nullptr;  // where the last layer's go, [rows]; null below the last hidden layer
+  };
+
+  // All rows of the block at begin_.
+  void RunLayer(size_t layer) {
+    const PairMlp::Step& step = args_.steps[layer];
+    RowTileArgs t{.k = step.in,
+                  .b_stride = step.stride,
+                  .c = args_.blocks + step.block_offset,
+                  .c_stride = step.stride};
+    if (layer == 0) {
+      t.a = args_.keys + begin_ * args_.keys_stride;
+      t.a_stride = args_.keys_stride;
+      t.b = args_.made != nullptr ? args_.made : args_.query.key_weight;
+      t.bias = args_.query.base;
+    } else {
+      t.a = args_.blocks + args_.steps[layer - 1].block_offset;
+      t.a_stride = args_.steps[layer - 1].stride;
+      t.b = step.weight.data();
+      t.bias = step.bias.data();
+    }
+    ForPanels(step.stride, [&]<int kVectors, bool kHalf>(int64_t first, int64_t width) {
+      RunPanel<kVectors, kHalf>(layer, first, width, FromColumn(t, first));
+    });
+  }
+
+  // The columns from `first` on. The last of several panels completes the rows, which then are pending.
+  template <int kVectors, bool kHalf>
+  HWY_NOINLINE void RunPanel(size_t layer, int64_t first, int64_t width, const RowTileArgs& t) {
+    constexpr int kRows = RowsBeside(kVectors + (kHalf ? 1 : 0));
+    const int64_t rows = HWY_MIN(PairMlp::kBlockRows, args_.rows - begin_);
+    const bool completes = first + width == args_.steps[layer].stride;
+    int64_t r = 0;
+    if (layer == 0 && begin_ == 0 && args_.made != nullptr) {
+      const MadeRows made{args_.query.key_weight + first, args_.query.product_weight + first,
+                          args_.query.query, args_.made + first, t.b_stride};
+      if (rows >= 4) {
+        RunTile<4, kVectors, kHalf>(layer, r, width, t, made, completes);
+      } else {
+        RunTile<1, kVectors, kHalf>(layer, r, width, t, made, completes);
+      }
+    }
+    const GivenRows given{t.b, t.b_stride};
+    while (r + kRows <= rows) RunTile<kRows, kVectors, kHalf>(layer, r, width, t, given, completes);
+    if (r + 4 <= rows) RunTile<4, kVectors, kHalf>(layer, r, width, t, given, completes);
+    if (r + 2 <= rows) RunTile<2, kVectors, kHalf>(layer, r, width, t, given, completes);
+    while (r < rows) RunTile<1, kVectors, kHalf>(layer, r, width, t, given, completes);
+  }
+
+  // Rows r to r + kRows of the block, and beside them the pending ones' activation.
+  template <int kRows, int kVectors, bool kHalf, class RowsOfB>
+  HWY_INLINE void RunTile(size_t layer, int64_t& r, int64_t width, const RowTileArgs& t, const RowsOfB& b,
+                          bool completes) {
+    const PairMlp::Step& step = args_.steps[layer];
+    if (pending_.rows > 0 && layer > 0 && pending_.step == &args_.steps[layer - 1] &&
+        pending_.first < r + kRows) {
+      FinishPending();
+    }
+    SigmoidJob job(pending_.x, pending_.rows > 0 ? pending_.rows * pending_.step->stride : 0);
+    RowTile<kRows, kVectors, kHalf>(t, r, width, b, job);
+    ScorePending();
+    if (completes) {
+      pending_ = {.step = &step,
+                  .x = t.c - (step.stride - width) + r * step.stride,
+                  .first = r,
+                  .rows = kRows,
+                  .scores = layer + 2 == args_.steps.size() ? args_.scores + begin_ + r : nullptr};
+      if (HWY_TARGET != HWY_AVX3 || step.activation != PairActivation::kSigmoid) FinishPending();
+    }
+    r += kRows;
+  }
+
+  void FinishPending() {
+    if (pending_.rows == 0) return;
+    ActivateRows(*pending_.step, pending_.x, pending_.rows);
+    ScorePending();
+  }
+
+  // The pending rows are activated: what follows from that.
+  HWY_INLINE void ScorePending() {
+    if (pending_.rows > 0 && pending_.scores != nullptr) {
+      LastLayer(args_.steps.back(), pending_.x, pending_.step->stride, pending_.rows, pending_.scores);
+    }
+    pending_.rows = 0;
+  }
+
+  const PairMlpArgs& args_;
+  int64_t begin_ = 0;
+  Pending pending_;
+};
+
+void RunPairMlp(const PairMlpArgs& args) { PairMlpRun(args).Run(); }
 
 #else
 
 // Never called: Create gives none on this target.
-void RunPairMlp(const std::vector<PairMlp::Step>&, const float*, int64_t, int64_t, const float*, const float*,
-                float*, float*, float*) {
-  HWY_ABORT("PairMlp: expected AVX2 or AVX-512");
-}
+void RunPairMlp(const PairMlpArgs&) { HWY_ABORT("PairMlp: expected AVX2 or AVX-512"); }
 
 #endif
 
 bool HasPairMlp() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2; }
+float SigmoidUnit() { return kSigmoidUnit; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace dinghy::ops
@@ -272,14 +239,18 @@ namespace dinghy::ops {
 
 HWY_EXPORT(RunPairMlp);
 HWY_EXPORT(HasPairMlp);
+HWY_EXPORT(SigmoidUnit);
 
 namespace {
 
 constexpr int64_t kLanes = 16;  // of the widest target
 
-std::vector<float> Padded(const float* x, int64_t n, int64_t size) {
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// x [n] times `scale`, and zeros behind it.
+std::vector<float> Padded(const float* x, int64_t n, int64_t size, float scale = 1) {
   std::vector<float> out(size, 0.0f);
-  if (x != nullptr) std::copy_n(x, n, out.begin());
+  if (x != nullptr) std::transform(x, x + n, out.begin(), [scale](float v) { return v * scale; });
   return out;
 }
 
@@ -287,6 +258,7 @@ std::vector<float> Padded(const float* x, int64_t n, int64_t size) {
 
 std::unique_ptr<PairMlp> PairMlp::Create(const std::vector<Layer>& layers) {
   if (layers.size() < 2 || layers.back().out != 1 || !HWY_DYNAMIC_DISPATCH(HasPairMlp)()) return nullptr;
+  const float unit = HWY_DYNAMIC_DISPATCH(SigmoidUnit)();
   auto out = std::make_unique<PairMlp>();
   for (size_t l = 0; l < layers.size(); ++l) {
     const Layer& layer = layers[l];
@@ -294,18 +266,24 @@ std::unique_ptr<PairMlp> PairMlp::Create(const std::vector<Layer>& layers) {
     step.in = layer.in;
     step.out = layer.out;
     step.activation = layer.activation;
-    step.stride = (layer.out + kLanes - 1) / kLanes * kLanes;
-    step.bias = Padded(layer.bias, layer.out, step.stride);
-    step.alpha = Padded(layer.alpha, layer.out, step.stride);
-    step.norm_scale = Padded(layer.norm_scale, layer.out, step.stride);
-    step.norm_shift = Padded(layer.norm_shift, layer.out, step.stride);
+    step.stride = RoundUp(layer.out, kLanes / 2);
+    step.scale = layer.activation == PairActivation::kSigmoid ? unit : 1.0f;
+    const int64_t padded = step.stride + kLanes;
+    step.bias = Padded(layer.bias, layer.out, padded, step.scale);
+    step.alpha = Padded(layer.alpha, layer.out, padded);
+    step.norm_scale = Padded(layer.norm_scale, layer.out, padded, unit);
+    step.norm_shift = Padded(layer.norm_shift, layer.out, padded, unit);
     if (l + 1 == layers.size()) {
-      step.weight = Padded(layer.weight, layer.in, (layer.in + kLanes - 1) / kLanes * kLanes);
-    } else if (l > 0) {
+      step.weight = Padded(layer.weight, layer.in, RoundUp(layer.in, kLanes));
+    } else {
+      step.block_offset = out->block_floats_;
+      out->block_floats_ += kBlockRows * step.stride + kLanes;
+    }
+    if (l > 0 && l + 1 < layers.size()) {
       step.weight.resize(layer.in * step.stride);
       for (int64_t n = 0; n < layer.out; ++n) {
         for (int64_t k = 0; k < layer.in; ++k)
-          step.weight[k * step.stride + n] = layer.weight[n * layer.in + k];
+          step.weight[k * step.stride + n] = layer.weight[n * layer.in + k] * step.scale;
       }
     }
     out->steps_.push_back(std::move(step));
@@ -313,14 +291,24 @@ std::unique_ptr<PairMlp> PairMlp::Create(const std::vector<Layer>& layers) {
   return out;
 }
 
-void PairMlp::Run(const float* keys, int64_t keys_stride, int64_t rows, const float* weight,
-                  const float* base, float* scores, Scratch& scratch) const {
+void PairMlp::Run(const Query& query, const float* keys, int64_t keys_stride, int64_t rows, float* scores,
+                  Scratch& scratch) const {
   Scratch::Scope scope(scratch);
-  int64_t widest = 0;
-  for (const Step& step : steps_) widest = std::max(widest, step.stride);
-  float* first = scratch.Floats(kBlockRows * widest);
-  float* second = scratch.Floats(kBlockRows * widest);
-  HWY_DYNAMIC_DISPATCH(RunPairMlp)(steps_, keys, keys_stride, rows, weight, base, scores, first, second);
+  const Step& first = steps_[0];
+  float* base = scratch.Floats(first.stride);
+  std::copy_n(query.base, first.out, base);
+  std::fill(base + first.out, base + first.stride, 0.0f);
+  PairMlpArgs args{.steps = steps_,
+                   .query = query,
+                   .keys = keys,
+                   .keys_stride = keys_stride,
+                   .rows = rows,
+                   .scores = scores,
+                   .made = nullptr,
+                   .blocks = scratch.Floats(block_floats_)};
+  args.query.base = base;
+  if (query.product_weight != nullptr) args.made = scratch.Floats(first.in * first.stride);
+  HWY_DYNAMIC_DISPATCH(RunPairMlp)(args);
 }
 
 }  // namespace dinghy::ops

@@ -72,104 +72,157 @@ HWY_INLINE void Finish(const RowTileArgs& t, D d, hn::Vec<D> sum, int64_t column
   StoreCount(sum, d, c + column, columns - column);
 }
 
-// kRows rows by `columns` columns, which kVectors vectors and, with kHalf, half a one behind them just hold.
+// Where a tile takes row i of b from: as it lies in memory.
+struct GivenRows {
+  const float* b;
+  int64_t stride;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D d, int64_t i, int64_t column) const {
+    return hn::LoadU(d, b + i * stride + column);
+  }
+};
+
+// What a tile does beside its products: left() steps that have nothing to do with it, at most one for each k.
+struct NoJob {
+  HWY_INLINE int64_t left() const { return 0; }
+  HWY_INLINE void Step() const {}
+};
+
+// The sums of a tile, in registers.
 template <int kRows, int kVectors, bool kHalf>
-HWY_INLINE void RowTile(const RowTileArgs& t, int64_t row, int64_t columns) {
+struct TileSums {
+  static constexpr int kArray = kVectors > 0 ? kVectors : 1;
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
+  Vec sum[kRows][kArray];
+  HalfVec half[kRows];
+
+  HWY_INLINE void Clear() {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(Tag());
+      if constexpr (kHalf) half[r] = hn::Zero(HalfTag());
+    }
+  }
+
+  // Adds column i of a [kRows, k] times row i of b.
+  template <class RowsOfB>
+  HWY_INLINE void Add(const float* a, int64_t a_stride, const RowsOfB& b, int64_t i) {
+    Vec weight[kArray];
+    HalfVec half_weight;
+    for (int v = 0; v < kVectors; ++v) weight[v] = b(Tag(), i, v * kLanes);
+    if constexpr (kHalf) half_weight = b(HalfTag(), i, kVectors * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec x = hn::Set(Tag(), a[r * a_stride + i]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
+      if constexpr (kHalf) half[r] = hn::MulAdd(hn::LowerHalf(HalfTag(), x), half_weight, half[r]);
+    }
+  }
+};
+
+// kRows rows by `columns` columns, which kVectors vectors and, with kHalf, half a one behind them just hold.
+// The job is done before anything is stored.
+template <int kRows, int kVectors, bool kHalf, class RowsOfB, class Job>
+HWY_INLINE void RowTile(const RowTileArgs& t, int64_t row, int64_t columns, const RowsOfB& b, Job& job) {
   const Tag d;
   const HalfTag dh;
   constexpr int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
-  constexpr int kArray = kVectors > 0 ? kVectors : 1;
   const float* a = t.a + row * t.a_stride;
-  const float* b = t.b;
   float* c = t.c + row * t.c_stride;
-  Vec sum[kRows][kArray];
-  HalfVec half[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
-    if constexpr (kHalf) half[r] = hn::Zero(dh);
+  TileSums<kRows, kVectors, kHalf> sums;
+  sums.Clear();
+  while (job.left() > t.k) job.Step();
+  const int64_t beside = job.left();
+  int64_t i = 0;
+  for (; i < beside; ++i) {
+    sums.Add(a, t.a_stride, b, i);
+    job.Step();
   }
-  for (int64_t i = 0; i < t.k; ++i, b += t.b_stride) {
-    Vec weight[kArray];
-    HalfVec half_weight;
-    for (int v = 0; v < kVectors; ++v) weight[v] = hn::LoadU(d, b + v * lanes);
-    if constexpr (kHalf) half_weight = hn::LoadU(dh, b + kVectors * lanes);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec x = hn::Set(d, a[r * t.a_stride + i]);
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
-      if constexpr (kHalf) half[r] = hn::MulAdd(hn::LowerHalf(dh, x), half_weight, half[r]);
-    }
-  }
+  for (; i < t.k; ++i) sums.Add(a, t.a_stride, b, i);
   for (int r = 0; r < kRows; ++r) {
     float* out = c + r * t.c_stride;
-    for (int v = 0; v < kVectors; ++v) {
-      Finish(t, d, sum[r][v], v * lanes, columns, out);
-    }
-    if constexpr (kHalf) Finish(t, dh, half[r], kVectors * lanes, columns, out);
+    for (int v = 0; v < kVectors; ++v) Finish(t, d, sums.sum[r][v], v * lanes, columns, out);
+    if constexpr (kHalf) Finish(t, dh, sums.half[r], kVectors * lanes, columns, out);
   }
 }
 
 template <int kVectors, bool kHalf>
 HWY_NOINLINE void RowTiles(const RowTileArgs& t, int64_t rows, int64_t columns) {
   constexpr int kRows = RowsOf(kVectors + (kHalf ? 1 : 0));
+  const GivenRows b{t.b, t.b_stride};
+  NoJob job;
   int64_t r = 0;
-  for (; r + kRows <= rows; r += kRows) RowTile<kRows, kVectors, kHalf>(t, r, columns);
-  if (r + 4 <= rows) RowTile<4, kVectors, kHalf>(t, r, columns), r += 4;
-  if (r + 2 <= rows) RowTile<2, kVectors, kHalf>(t, r, columns), r += 2;
-  for (; r < rows; ++r) RowTile<1, kVectors, kHalf>(t, r, columns);
+  for (; r + kRows <= rows; r += kRows) RowTile<kRows, kVectors, kHalf>(t, r, columns, b, job);
+  if (r + 4 <= rows) RowTile<4, kVectors, kHalf>(t, r, columns, b, job), r += 4;
+  if (r + 2 <= rows) RowTile<2, kVectors, kHalf>(t, r, columns, b, job), r += 2;
+  for (; r < rows; ++r) RowTile<1, kVectors, kHalf>(t, r, columns, b, job);
 }
 
-// rows x columns of c.
-HWY_INLINE void RowProduct(RowTileArgs t, int64_t rows, int64_t columns) {
+// run<kVectors, kHalf>(first column, columns) for panel after panel, each as wide as a tile can be.
+template <class Run>
+HWY_INLINE void ForPanels(int64_t columns, const Run& run) {
   constexpr int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
-  while (columns > 0) {
-    int64_t vectors = columns / lanes;
+  for (int64_t first = 0; first < columns;) {
+    const int64_t left = columns - first;
+    int64_t vectors = left / lanes;
     bool half = false;
     if (vectors >= kMostVectors) {
       vectors = kMostVectors;
-    } else if (columns % lanes > 0) {
-      half = HWY_TARGET == HWY_AVX3 && columns % lanes <= lanes / 2;
+    } else if (left % lanes > 0) {
+      half = HWY_TARGET == HWY_AVX3 && left % lanes <= lanes / 2;
       vectors += half ? 0 : 1;
     }
-    const int64_t width = HWY_MIN(columns, vectors * lanes + (half ? lanes / 2 : 0));
+    const int64_t width = HWY_MIN(left, vectors * lanes + (half ? lanes / 2 : 0));
     switch (vectors * 2 + (half ? 1 : 0)) {
 #if HWY_TARGET == HWY_AVX3
       case 10:
-        RowTiles<5, false>(t, rows, width);
+        run.template operator()<5, false>(first, width);
         break;
       case 9:
-        RowTiles<4, true>(t, rows, width);
+        run.template operator()<4, true>(first, width);
         break;
       case 8:
-        RowTiles<4, false>(t, rows, width);
+        run.template operator()<4, false>(first, width);
         break;
       case 7:
-        RowTiles<3, true>(t, rows, width);
+        run.template operator()<3, true>(first, width);
         break;
       case 6:
-        RowTiles<3, false>(t, rows, width);
+        run.template operator()<3, false>(first, width);
         break;
       case 5:
-        RowTiles<2, true>(t, rows, width);
+        run.template operator()<2, true>(first, width);
         break;
       case 3:
-        RowTiles<1, true>(t, rows, width);
+        run.template operator()<1, true>(first, width);
         break;
       case 1:
-        RowTiles<0, true>(t, rows, width);
+        run.template operator()<0, true>(first, width);
         break;
 #endif
       case 4:
-        RowTiles<2, false>(t, rows, width);
+        run.template operator()<2, false>(first, width);
         break;
       default:
-        RowTiles<1, false>(t, rows, width);
+        run.template operator()<1, false>(first, width);
         break;
     }
-    columns -= width;
-    t.b += width;
-    if (t.bias != nullptr) t.bias += width;
-    t.c += width;
+    first += width;
   }
+}
+
+// The arguments of the same product from column `first` on.
+HWY_INLINE RowTileArgs FromColumn(RowTileArgs t, int64_t first) {
+  t.b += first;
+  if (t.bias != nullptr) t.bias += first;
+  t.c += first;
+  return t;
+}
+
+// rows x columns of c.
+HWY_INLINE void RowProduct(const RowTileArgs& t, int64_t rows, int64_t columns) {
+  ForPanels(columns, [&]<int kVectors, bool kHalf>(int64_t first, int64_t width) {
+    RowTiles<kVectors, kHalf>(FromColumn(t, first), rows, width);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

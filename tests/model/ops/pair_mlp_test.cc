@@ -86,20 +86,32 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
     mlp_ = PairMlp::Create(layers);
     ASSERT_EQ(mlp_ != nullptr, HasKernel());
     if (mlp_ == nullptr) return;
-    // The first layer's weight as a query brings it.
+    // The first layer's weight as diag(query) product + key.
     const Weights& first = layers_[0];
     const int64_t stride = mlp_->first_stride();
-    weight_.assign(first.in * stride, 0.0f);
-    base_.assign(stride, NAN);  // any number behind the layer's width
+    query_ = random(first.in, -2, 2);
+    key_.assign(first.in * stride, 0.0f);
+    product_.assign(first.in * stride, 0.0f);
+    base_.assign(first.out, 0.0f);
+    const std::vector<float> product = random(first.in * first.out, -0.1f, 0.1f);
     for (int64_t n = 0; n < first.out; ++n) {
-      base_[n] = first.bias[n];
-      for (int64_t k = 0; k < first.in; ++k) weight_[k * stride + n] = first.weight[n * first.in + k];
+      base_[n] = first.bias[n] * mlp_->first_scale();
+      for (int64_t k = 0; k < first.in; ++k) {
+        const double p = product[n * first.in + k];
+        product_[k * stride + n] = static_cast<float>(p * mlp_->first_scale());
+        key_[k * stride + n] =
+            static_cast<float>((first.weight[n * first.in + k] - p * query_[k]) * mlp_->first_scale());
+      }
     }
   }
 
   std::vector<float> Scores(const float* keys, int64_t rows) {
     std::vector<float> scores(rows + 1, 12345.0f);
-    mlp_->Run(keys, layers_[0].in, rows, weight_.data(), base_.data(), scores.data(), scratch_);
+    mlp_->Run({.key_weight = key_.data(),
+               .product_weight = product_.data(),
+               .query = query_.data(),
+               .base = base_.data()},
+              keys, layers_[0].in, rows, scores.data(), scratch_);
     EXPECT_EQ(scores.back(), 12345.0f);
     scores.pop_back();
     return scores;
@@ -107,7 +119,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
 
   std::vector<Weights> layers_;
   std::unique_ptr<PairMlp> mlp_;
-  std::vector<float> weight_, base_;
+  std::vector<float> key_, product_, query_, base_;
   Scratch scratch_;
 };
 
@@ -175,12 +187,13 @@ TEST(PairMlpSigmoidTest, IsWithinItsBound) {
   if (mlp == nullptr) return;
   std::vector<float> x = {0, -0.0f, 1e4f, -1e4f, 87, -87, 88, -88, 1e30f, -1e30f};
   for (int i = -200'000; i <= 200'000; ++i) x.push_back(static_cast<float>(i) * 5e-4f);
-  std::vector<float> weight(mlp->first_stride(), 0.0f), base(mlp->first_stride(), 0.0f), y(x.size());
-  weight[0] = 1;
+  std::vector<float> weight(mlp->first_stride(), 0.0f), y(x.size());
+  weight[0] = mlp->first_scale();
   Scratch scratch;
-  mlp->Run(x.data(), 1, static_cast<int64_t>(x.size()), weight.data(), base.data(), y.data(), scratch);
+  mlp->Run({.key_weight = weight.data(), .base = &zero}, x.data(), 1, static_cast<int64_t>(x.size()),
+           y.data(), scratch);
   for (size_t i = 0; i < x.size(); ++i)
-    ASSERT_NEAR(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i]))), 8e-7) << x[i];
+    ASSERT_NEAR(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i]))), 3e-7) << x[i];
 }
 
 }  // namespace
