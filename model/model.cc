@@ -129,7 +129,8 @@ void Model::Score(const FeatureBatch& batch, const ModelScoreOptions& options, o
   lookup_->Run(batch, scratch, values);
   clock.Done(0);
   outputs.attention.resize(options.attention ? attention_layers_.size() : 0);
-  RunContext context{.batch = batch, .values = values, .scratch = scratch};
+  RunContext context{
+      .batch = batch, .values = values, .scratch = scratch, .complete = !options.debug_names.empty()};
   size_t attention = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     context.attention = nullptr;

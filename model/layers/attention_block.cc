@@ -132,27 +132,33 @@ absl::StatusOr<AttentionBlock> AttentionBlock::Create(const v1::SelfAttention& a
   return out;
 }
 
-void AttentionBlock::Attend(const float* query, const float* memory, const HistoryRows& rows, float* out,
-                            ops::Scratch& scratch) const {
+void AttentionBlock::Attend(int64_t first, const float* query, const float* memory, const HistoryRows& rows,
+                            float* out, ops::Scratch& scratch) const {
   ops::Scratch::Scope scope(scratch);
   const int64_t length = rows.rows;
-  const int64_t padded = BucketRows(length);
+  const int64_t queries = length - first;
   if (latent_.out > 0) {
     float* latent = scratch.Floats(length * latent_.out);
     latent_.Run(memory, length, latent, scratch);
     memory = latent;
   }
-  float* projected[3];
-  const Linear* const linears[3] = {&query_, &key_, &value_};
-  for (int i = 0; i < 3; ++i) {
-    const Linear& linear = *linears[i];
-    projected[i] = scratch.Floats(padded * linear.out);
-    linear.Run(i == 0 ? query : memory, length, projected[i], scratch);
-    std::fill(projected[i] + length * linear.out, projected[i] + padded * linear.out, 0.0f);
+  const auto project = [&](const Linear& linear, const float* x, int64_t count) {
+    const int64_t padded = BucketRows(count);
+    float* y = scratch.Floats(padded * linear.out);
+    linear.Run(x, count, y, scratch);
+    std::fill(y + count * linear.out, y + padded * linear.out, 0.0f);
+    return y;
+  };
+  float* q = project(query_, query, queries);
+  float* k = project(key_, memory, length);
+  const float* v = project(value_, memory, length);
+  float* attended = scratch.Floats(BucketRows(queries) * heads_.out_width());
+  if (first > 0) {
+    heads_.RunNewest(q, k, v, rows, attended, scratch);
+  } else {
+    heads_.Run(q, k, v, rows, attended, scratch);
   }
-  float* attended = scratch.Floats(padded * heads_.out_width());
-  heads_.Run(projected[0], projected[1], projected[2], rows, attended, scratch);
-  out_.Run(attended, length, out, scratch);
+  out_.Run(attended, queries, out, scratch);
 }
 
 void AttentionBlock::FeedForward(const float* x, int64_t length, float* out, ops::Scratch& scratch) const {
@@ -165,61 +171,74 @@ void AttentionBlock::FeedForward(const float* x, int64_t length, float* out, ops
 }
 
 float* AttentionBlock::Run(float* x, const HistoryRows& rows, ops::Scratch& scratch) const {
+  return RunFrom(0, x, rows, scratch);
+}
+
+float* AttentionBlock::RunNewest(float* x, const HistoryRows& rows, ops::Scratch& scratch) const {
+  return RunFrom(rows.rows - 1, x, rows, scratch);
+}
+
+float* AttentionBlock::RunFrom(int64_t first, float* x, const HistoryRows& rows,
+                               ops::Scratch& scratch) const {
+  const int64_t count = rows.rows - first;
+  float* y = x + first * width_;  // the rows that are computed
   if (wiring_ == v1::SelfAttention::BARE) {
-    float* out = scratch.Floats(rows.rows * out_width());
-    Attend(x, x, rows, out, scratch);
+    float* out = scratch.Floats(count * out_width());
+    Attend(first, y, x, rows, out, scratch);
     return out;
   }
   ops::Scratch::Scope scope(scratch);
-  const int64_t size = rows.rows * width_;
-  float* normed = scratch.Floats(size);
+  const int64_t size = count * width_;
+  float* normed = scratch.Floats(rows.rows * width_);
   float* part = scratch.Floats(size);
-  const auto norm = [&](const NormWeights& weights, const float* from, float* to) {
-    ops::LayerNormRows(from, rows.rows, width_, weights.weight, weights.bias, weights.epsilon, to);
+  const auto norm = [&](const NormWeights& weights, const float* from, int64_t norm_rows, float* to) {
+    ops::LayerNormRows(from, norm_rows, width_, weights.weight, weights.bias, weights.epsilon, to);
   };
   switch (wiring_) {
     case v1::SelfAttention::PRE_NORM:
-      norm(attention_norm_, x, normed);
-      Attend(normed, normed, rows, part, scratch);
-      ops::AddTo(part, x, size);
-      norm(ffn_norm_, x, normed);
-      FeedForward(normed, rows.rows, part, scratch);
-      ops::AddTo(part, x, size);
+      norm(attention_norm_, x, rows.rows, normed);
+      Attend(first, normed + first * width_, normed, rows, part, scratch);
+      ops::AddTo(part, y, size);
+      norm(ffn_norm_, y, count, normed);
+      FeedForward(normed, count, part, scratch);
+      ops::AddTo(part, y, size);
       break;
     case v1::SelfAttention::POST_NORM:
-      Attend(x, x, rows, part, scratch);
-      ops::AddTo(part, x, size);
-      norm(attention_norm_, x, x);
-      FeedForward(x, rows.rows, part, scratch);
-      ops::AddTo(part, x, size);
-      norm(ffn_norm_, x, x);
+      Attend(first, y, x, rows, part, scratch);
+      ops::AddTo(part, y, size);
+      norm(attention_norm_, y, count, y);
+      FeedForward(y, count, part, scratch);
+      ops::AddTo(part, y, size);
+      norm(ffn_norm_, y, count, y);
       break;
     default:  // SASREC_ORIGINAL: the residuals start from the normed values.
-      norm(attention_norm_, x, normed);
-      Attend(normed, x, rows, part, scratch);
+      norm(attention_norm_, y, count, normed);
+      Attend(first, normed, x, rows, part, scratch);
       ops::AddTo(part, normed, size);
-      norm(ffn_norm_, normed, x);
-      FeedForward(x, rows.rows, part, scratch);
-      ops::AddTo(part, x, size);
+      norm(ffn_norm_, normed, count, y);
+      FeedForward(y, count, part, scratch);
+      ops::AddTo(part, y, size);
       break;
   }
-  return x;
+  return y;
 }
 
-void AttentionBlock::AddCost(LayerCost& cost) const {
-  const auto add = [&](const Linear& linear) {
+void AttentionBlock::AddCost(bool newest_alone, LayerCost& cost) const {
+  const auto add = [&](const Linear& linear, bool of_keys) {
     cost.parameters += linear.parameters;
-    cost.behavior += 2.0 * static_cast<double>(linear.in * linear.out);
+    cost.AddPerRow(newest_alone && !of_keys ? v1::USER : v1::SEQUENCE,
+                   2.0 * static_cast<double>(linear.in * linear.out));
   };
-  for (const Linear* linear : {&latent_, &query_, &key_, &value_, &out_}) add(*linear);
-  for (const Linear& linear : ffn_) add(linear);
+  for (const Linear* linear : {&latent_, &key_, &value_}) add(*linear, true);
+  for (const Linear* linear : {&query_, &out_}) add(*linear, false);
+  for (const Linear& linear : ffn_) add(linear, false);
   if (wiring_ != v1::SelfAttention::BARE) cost.parameters += 4 * width_;
   const HeadAttention::Options& heads = heads_.options();
   const double width = static_cast<double>(heads.heads * (heads.head_width + heads.value_width));
   if (heads.linear) {
     cost.behavior += 2.0 * width * static_cast<double>(heads.value_width);
   } else {
-    cost.behavior_pair += 2.0 * width;
+    (newest_alone ? cost.behavior : cost.behavior_pair) += 2.0 * width;
   }
 }
 

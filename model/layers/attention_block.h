@@ -33,9 +33,17 @@ class AttentionBlock {
   // memory of `scratch`. rows.rows >= 1.
   float* Run(float* x, const HistoryRows& rows, ops::Scratch& scratch) const;
 
+  // Whether the newest row can be computed without the others.
+  bool TakesNewest() const { return heads_.TakesOneQuery(); }
+  // The newest row alone, [out_width()], with the same bits: what the rows before it come to is not computed
+  // but for keys and values. TakesNewest() must hold, and
+  // rows.rows be above 1; else as Run.
+  float* RunNewest(float* x, const HistoryRows& rows, ops::Scratch& scratch) const;
+
   int64_t out_width() const { return out_.out; }
 
-  void AddCost(LayerCost& cost) const;
+  // `newest_alone`: of RunNewest instead of Run.
+  void AddCost(bool newest_alone, LayerCost& cost) const;
 
  private:
   struct Linear {
@@ -54,8 +62,11 @@ class AttentionBlock {
   absl::Status CreateFeedForward(const std::string& field, const v1::SelfAttention::Block& block,
                                  LayerScope& scope);
 
-  // out [rows, out_width()] = MHA(query, memory, memory).
-  void Attend(const float* query, const float* memory, const HistoryRows& rows, float* out,
+  // Run from row `first` on, 0 or the newest.
+  float* RunFrom(int64_t first, float* x, const HistoryRows& rows, ops::Scratch& scratch) const;
+  // out [rows - first, out_width()] = MHA(query, memory, memory); query begins with row `first`, memory with
+  // row 0.
+  void Attend(int64_t first, const float* query, const float* memory, const HistoryRows& rows, float* out,
               ops::Scratch& scratch) const;
   // out [length, width] = FFN(x).
   void FeedForward(const float* x, int64_t length, float* out, ops::Scratch& scratch) const;

@@ -42,21 +42,29 @@ void HeadAttention::Run(float* q, float* k, const float* v, const HistoryRows& r
                         ops::Scratch& scratch) const {
   ops::Scratch::Scope scope(scratch);
   if (options_.linear) return RunLinear(q, k, v, rows.rows, out, scratch);
-  ops::Scale(1.0f / std::sqrt(static_cast<float>(options_.head_width)), q, rows.rows * query_width());
-  if (options_.onednn) {
-    RunOneDnn(q, k, v, rows, out, scratch);
-  } else {
-    RunSoftmax(q, k, v, rows, out, scratch);
-  }
+  if (options_.onednn) return RunOneDnn(q, k, v, rows, out, scratch);
+  RunSoftmax(q, k, v, rows, 0, out, scratch);
 }
 
-void HeadAttention::RunSoftmax(const float* q, const float* k, const float* v, const HistoryRows& rows,
-                               float* out, ops::Scratch& scratch) const {
+void HeadAttention::RunNewest(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+                              ops::Scratch& scratch) const {
+  ops::Scratch::Scope scope(scratch);
+  RunSoftmax(q, k, v, rows, rows.rows - 1, out, scratch);
+}
+
+void HeadAttention::ScaleQueries(float* q, int64_t rows) const {
+  ops::Scale(1.0f / std::sqrt(static_cast<float>(options_.head_width)), q, rows * query_width());
+}
+
+void HeadAttention::RunSoftmax(float* q, const float* k, const float* v, const HistoryRows& rows,
+                               int64_t first, float* out, ops::Scratch& scratch) const {
+  ScaleQueries(q, rows.rows - first);
   const int64_t columns = BucketRows(rows.rows);
   float* keys = scratch.Floats(key_width() * columns);
   float* weights = scratch.Floats(ops::kQueryBlock * columns);
   ops::Transpose(k, key_width(), rows.rows, key_width(), keys, columns);
   ops::SoftmaxAttentionArgs args{.rows = rows.rows,
+                                 .first = first,
                                  .causal = options_.causal,
                                  .window = options_.window,
                                  .pads = rows.pads,
@@ -76,8 +84,9 @@ void HeadAttention::RunSoftmax(const float* q, const float* k, const float* v, c
   }
 }
 
-void HeadAttention::RunOneDnn(const float* q, const float* k, const float* v, const HistoryRows& rows,
-                              float* out, ops::Scratch& scratch) const {
+void HeadAttention::RunOneDnn(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+                              ops::Scratch& scratch) const {
+  ScaleQueries(q, rows.rows);
   float* weights = scratch.Floats(kBucketRows * BucketRows(rows.rows));
   for (int64_t head = 0; head < options_.heads; ++head) {
     const int64_t shared = head / (options_.heads / options_.key_value_heads);

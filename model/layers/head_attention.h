@@ -53,11 +53,19 @@ class HeadAttention {
   void Run(float* q, float* k, const float* v, const HistoryRows& rows, float* out,
            ops::Scratch& scratch) const;
 
+  // Whether one row can be computed without the others.
+  bool TakesOneQuery() const { return !options_.linear && !options_.onednn; }
+  // The newest row alone, with the same bits: of q and out there is only that. TakesOneQuery() must hold.
+  void RunNewest(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+                 ops::Scratch& scratch) const;
+
  private:
-  void RunSoftmax(const float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
-                  ops::Scratch& scratch) const;
+  void ScaleQueries(float* q, int64_t rows) const;
+  // q and out begin with row `first`.
+  void RunSoftmax(float* q, const float* k, const float* v, const HistoryRows& rows, int64_t first,
+                  float* out, ops::Scratch& scratch) const;
   // The same with oneDNN's products, a bucket's rows of queries at a time.
-  void RunOneDnn(const float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
+  void RunOneDnn(float* q, const float* k, const float* v, const HistoryRows& rows, float* out,
                  ops::Scratch& scratch) const;
   void RunLinear(float* q, float* k, const float* v, int64_t rows, float* out, ops::Scratch& scratch) const;
   // Turns row `r` of scores [columns] into weights.

@@ -46,6 +46,8 @@ struct RunContext {
   ops::Scratch& scratch;
   // Where target attention puts its weights [candidates, length]; null if nobody asked.
   std::vector<float>* attention = nullptr;
+  // Whether values are complete: else a layer may leave out rows that no other layer reads.
+  bool complete = false;
 
   int64_t Rows(v1::Level level, int sequence) const {
     if (level == v1::CANDIDATE) return batch.candidates;

@@ -10,6 +10,7 @@
 #include "model/layers/inputs.h"
 #include "model/layers/kinds.h"
 #include "model/layers/positions.h"
+#include "model/layers/value_readers.h"
 #include "model/ops/vector_math.h"
 
 namespace dinghy {
@@ -28,6 +29,7 @@ struct Parts {
   std::vector<AttentionBlock> blocks;
   bool has_final_norm = false;
   NormWeights final_norm;
+  bool newest_alone = false;  // is read, so the last block computes no other row
 };
 
 void Normalize(const NormWeights& norm, float* x, int64_t rows, int64_t width) {
@@ -41,7 +43,8 @@ class SelfAttentionLayer : public Layer {
     if (parts_.pads == v1::SelfAttention::MASKED) return;
     ops::Scratch scratch;
     float* x = scratch.Floats(parts_.inputs.width());
-    const float* y = Encode(x, {.rows = 1, .pads = parts_.max_length}, parts_.max_length, scratch);
+    const float* y =
+        Encode(x, {.rows = 1, .pads = parts_.max_length}, parts_.max_length, /*newest=*/false, scratch);
     pad_row_.assign(y, y + this->info().width);
   }
 
@@ -55,26 +58,32 @@ class SelfAttentionLayer : public Layer {
     const int64_t first = rows.rows - length;
     float* x = context.scratch.Floats(rows.rows * width);
     parts_.inputs.CopyTo(context, x + first * width);
-    return {Encode(x, rows, pads, context.scratch) + first * info().width, length, info().width};
+    if (parts_.newest_alone && !context.complete && length > 1) {
+      return {Encode(x, rows, pads, /*newest=*/true, context.scratch), length, /*stride=*/0};
+    }
+    const float* encoded = Encode(x, rows, pads, /*newest=*/false, context.scratch);
+    return {encoded + first * info().width, length, info().width};
   }
 
   absl::Span<const float> PadRow() const override { return pad_row_; }
 
  private:
-  // The encoded rows [rows.rows, info().width]. x [rows.rows, width of the inputs] holds the real behaviors'
-  // rows; it is overwritten.
-  const float* Encode(float* x, const HistoryRows& rows, int64_t pads, ops::Scratch& scratch) const {
+  // The encoded rows [rows.rows, info().width], or the newest of them alone, to which the last block keeps. x
+  // [rows.rows, width of the inputs] holds the real behaviors' rows; it is overwritten.
+  const float* Encode(float* x, const HistoryRows& rows, int64_t pads, bool newest,
+                      ops::Scratch& scratch) const {
     int64_t width = parts_.inputs.width();
     if (rows.pads > 0) std::copy_n(parts_.pad_input.data(), width, x);
     parts_.positions.ScaleAndAdd(parts_.input_scale, x, rows, pads);
     ZeroPad(x, width, rows);
     if (parts_.has_input_norm) Normalize(parts_.input_norm, x, rows.rows, width);
-    for (const AttentionBlock& block : parts_.blocks) {
-      x = block.Run(x, rows, scratch);
-      width = block.out_width();
+    for (size_t i = 0; i + (newest ? 1 : 0) < parts_.blocks.size(); ++i) {
+      x = parts_.blocks[i].Run(x, rows, scratch);
+      width = parts_.blocks[i].out_width();
       ZeroPad(x, width, rows);
     }
-    if (parts_.has_final_norm) Normalize(parts_.final_norm, x, rows.rows, width);
+    if (newest) x = parts_.blocks.back().RunNewest(x, rows, scratch);
+    if (parts_.has_final_norm) Normalize(parts_.final_norm, x, newest ? 1 : rows.rows, info().width);
     return x;
   }
 
@@ -189,11 +198,13 @@ absl::StatusOr<std::unique_ptr<Layer>> CreateSelfAttention(const v1::Layer& laye
   LayerCost cost;
   cost.parameters = parts.positions.parameters() + (parts.has_input_norm ? 2 * parts.inputs.width() : 0);
   int64_t width = parts.inputs.width();
+  const bool newest_alone = NewestAloneIsRead(scope.manifest(), layer.name());
   for (int i = 0; i < attention.blocks_size(); ++i) {
     absl::StatusOr<AttentionBlock> block =
         AttentionBlock::Create(attention, i, width, parts.max_length, scope);
     if (!block.ok()) return block.status();
-    block->AddCost(cost);
+    parts.newest_alone = i + 1 == attention.blocks_size() && block->TakesNewest() && newest_alone;
+    block->AddCost(parts.newest_alone, cost);
     width = block->out_width();
     parts.blocks.push_back(*std::move(block));
   }

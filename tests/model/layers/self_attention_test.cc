@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "model/layers/value_readers.h"
 #include "tests/testing/reference/compare.h"
 
 namespace dinghy::reference {
@@ -121,6 +122,87 @@ TEST(SelfAttentionOptionsTest, MemoryGrowsWithTheLengthNotWithItsSquare) {
                   0.05 * static_cast<double>(whole));
     }
   }
+}
+
+// Where pooling LAST alone reads the encoder, the last block computes no other row; whoever asks for the
+// layer's value still gets all rows. The score has the same bits either way.
+void CompareNewestAlone(const Options& options, v1::Sequence::Pad pad = v1::Sequence::NONE) {
+  RandomModel random_model = AttentionModel(options);
+  random_model.manifest.mutable_sequences(0)->set_pad(pad);
+  for (v1::Feature& feature : *random_model.manifest.mutable_features()) feature.mutable_id()->set_pad_row(1);
+  v1::Pooling& pooling = *random_model.manifest.mutable_layers(1)->mutable_pooling();
+  pooling.set_method(v1::Pooling::LAST);
+  pooling.set_empty(v1::ZEROS);
+  for (const bool fused : {true, false}) {
+    const std::unique_ptr<Model> model = CreateModel(random_model, {.fused_kernels = fused});
+    ASSERT_NE(model, nullptr);
+    for (const int length : {0, 1, 2, 15, 16, 17, 33, 64, kMaxLength - 1, kMaxLength}) {
+      SCOPED_TRACE(length);
+      const FeatureBatch batch = RandomBatch(random_model, {.candidates = 2, .lengths = {length}}, 11);
+      CompareWithReference(random_model, *model, batch);
+      ops::Scratch scratch;
+      ModelOutputs newest, all;
+      model->Score(batch, {}, scratch, newest);
+      model->Score(batch, {.debug_names = {"history"}}, scratch, all);
+      EXPECT_EQ(newest.scores, all.scores);
+      EXPECT_EQ(all.debug.at(0).values.size(), length * options.width);
+    }
+  }
+}
+
+TEST(NewestAloneTest, SameBitsInEveryWiring) {
+  for (const auto wiring : {v1::SelfAttention::PRE_NORM, v1::SelfAttention::POST_NORM,
+                            v1::SelfAttention::SASREC_ORIGINAL, v1::SelfAttention::BARE}) {
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << "wiring " << wiring << ", causal " << causal);
+      CompareNewestAlone(
+          {.width = 10, .heads = 2, .blocks = 2, .wiring = wiring, .causal = causal, .final_norm = true});
+    }
+  }
+}
+
+TEST(NewestAloneTest, OneBlockWindowsLatentAndSharedHeads) {
+  CompareNewestAlone({.width = 10});
+  CompareNewestAlone({.width = 12, .heads = 4, .blocks = 2, .window = 5, .key_value_heads = 2, .latent = 6});
+  CompareNewestAlone({.width = 10, .heads = 2, .blocks = 2, .causal = false, .window = 20});
+  CompareNewestAlone({.width = 10, .heads = 2, .blocks = 2, .linear = true});
+}
+
+TEST(NewestAloneTest, PadsThatAreAttended) {
+  for (const auto pads :
+       {v1::SelfAttention::MASKED, v1::SelfAttention::ATTENDED, v1::SelfAttention::ZEROED}) {
+    CompareNewestAlone({.width = 10, .heads = 2, .blocks = 2, .final_norm = true, .pads = pads},
+                       v1::Sequence::LEFT);
+  }
+}
+
+// Any other reader gets all rows.
+TEST(NewestAloneTest, OtherReaders) {
+  RandomModel random_model = AttentionModel({.width = kWidth, .heads = 2});
+  v1::BundleManifest& manifest = random_model.manifest;
+  manifest.mutable_layers(1)->mutable_pooling()->set_method(v1::Pooling::LAST);
+  EXPECT_TRUE(NewestAloneIsRead(manifest, "history"));
+  EXPECT_FALSE(NewestAloneIsRead(manifest, "nobody's"));
+  for (const auto method : {v1::Pooling::MEAN, v1::Pooling::SUM}) {
+    manifest.mutable_layers(1)->mutable_pooling()->set_method(method);
+    EXPECT_FALSE(NewestAloneIsRead(manifest, "history"));
+  }
+  manifest.mutable_layers(1)->mutable_pooling()->set_method(v1::Pooling::LAST);
+  const v1::BundleManifest alone = manifest;
+  v1::Layer& layer = *manifest.add_layers();
+  layer.set_name("other");
+  layer.mutable_pooling()->set_method(v1::Pooling::LAST);
+  layer.add_inputs("clicks.item");
+  layer.add_inputs("history");
+  EXPECT_TRUE(NewestAloneIsRead(manifest, "history"));
+  layer.mutable_layer_norm();
+  EXPECT_FALSE(NewestAloneIsRead(manifest, "history"));
+  manifest = alone;
+  manifest.add_layers()->mutable_target_attention()->add_values("history");
+  EXPECT_FALSE(NewestAloneIsRead(manifest, "history"));
+  manifest = alone;
+  manifest.add_layers()->mutable_add()->add_terms()->add_inputs("history");
+  EXPECT_FALSE(NewestAloneIsRead(manifest, "history"));
 }
 
 // In a causal encoder without positions, taking away the newest behavior moves no older one, to the bit.
