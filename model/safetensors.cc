@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,12 +34,20 @@ int64_t Elements(const std::vector<int64_t>& shape) {
   return elements;
 }
 
+std::optional<DType> FindDType(absl::string_view name) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 // What can be wrong with one tensor by itself, the data being `data_bytes` long.
 absl::Status CheckEntry(const TensorEntry& entry, int64_t data_bytes) {
   const std::string shape = absl::StrCat("shape [", absl::StrJoin(entry.shape, ", "), "]");
-  if (entry.dtype != "F32") {
+  const std::optional<DType> dtype = FindDType(entry.dtype);
+  if (!dtype.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expected dtype F32, got \"", absl::CEscape(entry.dtype), "\""));
+        absl::StrCat("expected dtype F32, F16 or I8, got \"", absl::CEscape(entry.dtype), "\""));
   }
   if (entry.begin > entry.end || entry.end > data_bytes) {
     return absl::DataLossError(absl::StrCat("expected data_offsets within the file's ", data_bytes,
@@ -46,21 +55,50 @@ absl::Status CheckEntry(const TensorEntry& entry, int64_t data_bytes) {
   }
   const int64_t elements = Elements(entry.shape);
   if (elements < 0) return absl::DataLossError(absl::StrCat(shape, " overflows"));
-  const int64_t bytes = elements * int64_t{sizeof(float)};
+  const int64_t bytes = elements * DTypeBytes(*dtype);
   if (entry.end - entry.begin != bytes) {
-    return absl::DataLossError(absl::StrCat("expected ", bytes, " bytes for F32 of ", shape, ", got ",
-                                            entry.end - entry.begin, " by data_offsets [", entry.begin, ", ",
-                                            entry.end, "]"));
+    return absl::DataLossError(absl::StrCat("expected ", bytes, " bytes for ", entry.dtype, " of ", shape,
+                                            ", got ", entry.end - entry.begin, " by data_offsets [",
+                                            entry.begin, ", ", entry.end, "]"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckFinite(const Tensor& tensor) {
-  const float* begin = tensor.data.get();
-  const float* bad = std::find_if(begin, begin + tensor.size, [](float x) { return !std::isfinite(x); });
-  if (bad == begin + tensor.size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected finite values, got ", *bad, " at element ", bad - begin));
+  const auto error = [](const auto& value, int64_t element) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected finite values, got ", value, " at element ", element));
+  };
+  if (tensor.dtype == DType::kF32) {
+    const float* begin = tensor.data.get();
+    const float* bad = std::find_if(begin, begin + tensor.size, [](float x) { return !std::isfinite(x); });
+    if (bad != begin + tensor.size) return error(*bad, bad - begin);
+  } else if (tensor.dtype == DType::kF16) {
+    const uint16_t* begin = tensor.f16.get();
+    constexpr uint16_t kExponent = 0x7C00;
+    const uint16_t* bad =
+        std::find_if(begin, begin + tensor.size, [](uint16_t x) { return (x & kExponent) == kExponent; });
+    if (bad != begin + tensor.size) {
+      return error((*bad & 0x3FF) != 0 ? "nan" : (*bad & 0x8000) != 0 ? "-inf" : "inf", bad - begin);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Memory for tensor.size elements of tensor.dtype in the field of that type; null if there is none.
+char* Allocate(Tensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      tensor.data = AllocateElements<float>(tensor.size);
+      return reinterpret_cast<char*>(tensor.data.get());
+    case DType::kF16:
+      tensor.f16 = AllocateElements<uint16_t>(tensor.size);
+      return reinterpret_cast<char*>(tensor.f16.get());
+    case DType::kI8:
+      tensor.i8 = AllocateElements<int8_t>(tensor.size);
+      return reinterpret_cast<char*>(tensor.i8.get());
+  }
+  return nullptr;
 }
 
 // The same error, saying where.
@@ -70,16 +108,21 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 
 }  // namespace
 
-std::unique_ptr<float[], FreeFloats> AllocateFloats(int64_t count) {
+template <typename T>
+TensorData<T> AllocateElements(int64_t count) {
   constexpr size_t kAlign = 64;
   if (count < 0 || count > std::numeric_limits<int64_t>::max() / int64_t{8}) return nullptr;
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
   const size_t allocated = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
   void* p = std::aligned_alloc(kAlign, allocated);
   if (p == nullptr) return nullptr;
   std::memset(static_cast<char*>(p) + bytes, 0, allocated - bytes);
-  return std::unique_ptr<float[], FreeFloats>(static_cast<float*>(p));
+  return TensorData<T>(static_cast<T*>(p));
 }
+
+template TensorData<float> AllocateElements(int64_t count);
+template TensorData<uint16_t> AllocateElements(int64_t count);
+template TensorData<int8_t> AllocateElements(int64_t count);
 
 absl::Status ReadSafetensors(absl::string_view file, uint64_t size, const ReadBytes& read,
                              TensorMap& tensors) {
@@ -137,13 +180,13 @@ absl::Status ReadSafetensors(absl::string_view file, uint64_t size, const ReadBy
   for (TensorEntry& entry : entries) {
     Tensor tensor;
     tensor.size = Elements(entry.shape);
-    tensor.data = AllocateFloats(tensor.size);
-    if (tensor.data == nullptr) {
+    tensor.dtype = *FindDType(entry.dtype);
+    char* const memory = Allocate(tensor);
+    if (memory == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat(label(entry), "no memory for ", entry.end - entry.begin, " bytes"));
     }
-    status = read(absl::MakeSpan(reinterpret_cast<char*>(tensor.data.get()),
-                                 static_cast<size_t>(entry.end - entry.begin)));
+    status = read(absl::MakeSpan(memory, static_cast<size_t>(entry.end - entry.begin)));
     if (!status.ok()) return status;
     status = CheckFinite(tensor);
     if (!status.ok()) return Prefixed(label(entry), status);

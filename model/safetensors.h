@@ -21,15 +21,17 @@ namespace dinghy {
 // Fills `bytes` with the next bytes of the file, or fails.
 using ReadBytes = std::function<absl::Status(absl::Span<char> bytes)>;
 
-// `count` floats, not initialised, 64-byte aligned, with at least 64 readable bytes behind them (set to
-// zero), so that vector code may read past the end. Null if there is no memory.
-std::unique_ptr<float[], FreeFloats> AllocateFloats(int64_t count);
+// `count` elements (T: float, uint16_t or int8_t), not initialised, 64-byte aligned, with at least 64
+// readable bytes behind them (set to zero), so that vector code may read past the end. Null if there is no
+// memory.
+template <typename T>
+TensorData<T> AllocateElements(int64_t count);
 
 // Adds the tensors of a file of `size` bytes to `tensors`. `file` is its name in errors. Errors: DATA_LOSS
 // where the file is truncated, its header is no JSON of the right form, or a tensor's offsets overlap
 // another's, leave a hole, lie beyond the end, or do not fit its shape; INVALID_ARGUMENT for a dtype other
-// than F32, a value that is NaN or infinite, or a name that `tensors` has already. After an error `tensors`
-// may hold some of the file's tensors.
+// than F32, F16 and I8, a value that is NaN or infinite, or a name that `tensors` has already. After an error
+// `tensors` may hold some of the file's tensors.
 absl::Status ReadSafetensors(absl::string_view file, uint64_t size, const ReadBytes& read,
                              TensorMap& tensors);
 

@@ -17,7 +17,7 @@ namespace dinghy {
 
 struct TensorEntry {
   std::string name;
-  std::string dtype;  // "F32"
+  std::string dtype;  // "F32"; not checked
   std::vector<int64_t> shape;
   int64_t begin = 0;  // bytes from the end of the header
   int64_t end = 0;

@@ -1,4 +1,4 @@
-// A weight tensor: f32, row-major, in private 64-byte aligned memory. Const once read, so thread-safe.
+// A weight tensor: row-major, in private 64-byte aligned memory. Const once read, so thread-safe.
 #ifndef DINGHY_MODEL_TENSOR_H_
 #define DINGHY_MODEL_TENSOR_H_
 
@@ -11,14 +11,28 @@
 
 namespace dinghy {
 
-struct FreeFloats {
-  void operator()(float* p) const { std::free(p); }
+struct FreeMemory {
+  void operator()(void* p) const { std::free(p); }
 };
+template <typename T>
+using TensorData = std::unique_ptr<T[], FreeMemory>;
+
+enum class DType { kF32, kF16, kI8 };
+
+// As safetensors names it, and bytes an element.
+inline const char* DTypeName(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "I8";
+}
+inline int64_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kF16 ? 2 : 1; }
 
 struct Tensor {
   std::vector<int64_t> shape;
   int64_t size = 0;  // elements: the product of shape
-  std::unique_ptr<float[], FreeFloats> data;
+  DType dtype = DType::kF32;
+  // That of dtype is set; only embedding tables may have another than F32.
+  TensorData<float> data;
+  TensorData<uint16_t> f16;  // the bits of IEEE 754 binary16
+  TensorData<int8_t> i8;
 };
 
 using TensorMap = std::map<std::string, Tensor, std::less<>>;

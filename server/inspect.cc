@@ -150,15 +150,18 @@ void PrintFeatures(const v1::BundleManifest& manifest, std::ostream& out) {
 
 // Returns the number of parameters in tables.
 int64_t PrintTables(const Bundle& bundle, const std::vector<int64_t>& rows, std::ostream& out) {
-  TextTable tables("lrrrl");
-  tables.Add({"TABLE", "ROWS", "DIM", "MB", "TENSOR"});
+  TextTable tables("lrrlrl");
+  tables.Add({"TABLE", "ROWS", "DIM", "TYPE", "MB", "TENSOR"});
   int64_t parameters = 0;
   for (int i = 0; i < bundle.manifest.tables_size(); ++i) {
     const v1::Table& table = bundle.manifest.tables(i);
+    const DType dtype = bundle.tensors.find(table.tensor())->second.dtype;
     const int64_t size = rows[i] * table.dim();
     parameters += size;
-    tables.Add({table.name(), absl::StrCat(rows[i]), absl::StrCat(table.dim()),
-                absl::StrFormat("%.3f", static_cast<double>(size) * sizeof(float) / 1e6), table.tensor()});
+    const int64_t scales = dtype == DType::kI8 ? rows[i] : 0;  // F32
+    const auto bytes = static_cast<double>(size * DTypeBytes(dtype) + scales * DTypeBytes(DType::kF32));
+    tables.Add({table.name(), absl::StrCat(rows[i]), absl::StrCat(table.dim()), DTypeName(dtype),
+                absl::StrFormat("%.3f", bytes / 1e6), table.tensor()});
   }
   tables.Print(out);
   return parameters;

@@ -1,28 +1,16 @@
 #include "model/layers/feature_lookup.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "model/ops/vector_math.h"
-
 namespace dinghy {
 namespace {
 
-absl::StatusOr<const v1::Table*> FindTable(const LayerScope& scope, const std::string& name) {
-  for (const v1::Table& table : scope.manifest().tables()) {
-    if (table.name() != name) continue;
-    if (!table.has_dim()) return scope.Error("table \"", name, "\": dim: expected a number, got nothing");
-    return &table;
-  }
-  return scope.Error("table: expected a table of the manifest, got \"", name, "\"");
-}
-
 // What a pad behavior has as the feature, the scope's last value: its pad row, an empty bag, zeros. A time it
 // has not.
-absl::Status SetPadRow(const v1::Feature& feature, const float* table, int64_t table_rows, int64_t width,
+absl::Status SetPadRow(const v1::Feature& feature, const ops::EmbeddingTable& table, int64_t width,
                        LayerScope& scope) {
   const int value = static_cast<int>(scope.values().size()) - 1;
   const absl::StatusOr<v1::Sequence::Pad> pad = scope.FindPad(scope.values()[value].sequence);
@@ -33,12 +21,12 @@ absl::Status SetPadRow(const v1::Feature& feature, const float* table, int64_t t
     if (!feature.id().has_pad_row()) {
       return scope.Error("id.pad_row: expected one, since the sequence is padded, got nothing");
     }
-    const int64_t pad_row = feature.id().pad_row();
-    if (pad_row >= table_rows) {
-      return scope.Error("id.pad_row: expected a row of the table, which has ", table_rows, ", got ",
-                         pad_row);
+    if (feature.id().pad_row() >= table.rows) {
+      return scope.Error("id.pad_row: expected a row of the table, which has ", table.rows, ", got ",
+                         feature.id().pad_row());
     }
-    row.assign(table + pad_row * width, table + (pad_row + 1) * width);
+    const auto pad_row = static_cast<int32_t>(feature.id().pad_row());
+    ops::GatherRows(table, &pad_row, {.data = row.data(), .rows = 1, .stride = width});
   }
   scope.SetPadRow(value, std::move(row));
   return absl::OkStatus();
@@ -70,19 +58,14 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
       return scope.Error("level: expected USER, SEQUENCE or CANDIDATE, got nothing");
     }
     int64_t width = 0;
-    int64_t table_rows = 0;
     switch (feature.kind_case()) {
       case v1::Feature::kId:
       case v1::Feature::kTimeSince: {
-        const absl::StatusOr<const v1::Table*> table = FindTable(scope, feature.table());
+        const absl::StatusOr<ops::EmbeddingTable> table = scope.FindTable(feature.table());
         if (!table.ok()) return table.status();
-        width = (*table)->dim();
-        const absl::StatusOr<const Tensor*> tensor =
-            scope.FindTensor("table", (*table)->tensor(), {-1, width});
-        if (!tensor.ok()) return tensor.status();
-        column.table = (*tensor)->data.get();
+        width = table->width;
+        column.table = *table;
         column.kind = Kind::kSingle;
-        table_rows = (*tensor)->shape[0];
         if (!feature.has_id()) break;
         if (feature.id().bag() == v1::IdFeature::BAG_SUM) {
           column.kind = Kind::kBagSum;
@@ -121,7 +104,7 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
       return status;
     }
     if (feature.level() == v1::SEQUENCE) {
-      if (absl::Status status = SetPadRow(feature, column.table, table_rows, width, scope); !status.ok()) {
+      if (absl::Status status = SetPadRow(feature, column.table, width, scope); !status.ok()) {
         return status;
       }
     }
@@ -140,37 +123,27 @@ void FeatureLookup::Run(const FeatureBatch& batch, ops::Scratch& scratch, absl::
       if (columns_[f].group != static_cast<int>(g)) continue;
       float* dst = data + columns_[f].offset;
       values[f] = {dst, rows, group.width};
-      Fill(columns_[f], batch.columns[f], rows, group.width, dst);
+      Fill(columns_[f], batch.columns[f], {.data = dst, .rows = rows, .stride = group.width});
     }
   }
 }
 
-void FeatureLookup::Fill(const Column& column, const FeatureColumn& encoded, int64_t rows, int64_t stride,
-                         float* dst) {
+void FeatureLookup::Fill(const Column& column, const FeatureColumn& encoded, const ops::GatheredRows& dst) {
   const int64_t width = column.width;
   switch (column.kind) {
     case Kind::kSingle:
-      for (int64_t r = 0; r < rows; ++r) {
-        std::memcpy(dst + r * stride, column.table + encoded.rows[r] * width, sizeof(float) * width);
-      }
+      ops::GatherRows(column.table, encoded.rows.data(), dst);
       break;
     case Kind::kFloats:
-      for (int64_t r = 0; r < rows; ++r) {
-        std::memcpy(dst + r * stride, encoded.values.data() + r * width, sizeof(float) * width);
+      for (int64_t r = 0; r < dst.rows; ++r) {
+        std::memcpy(dst.data + r * dst.stride, encoded.values.data() + r * width, sizeof(float) * width);
       }
       break;
     case Kind::kBagSum:
+      ops::GatherSums(column.table, encoded.rows.data(), encoded.offsets.data(), dst);
+      break;
     case Kind::kBagMean:
-      for (int64_t r = 0; r < rows; ++r) {
-        const int32_t begin = encoded.offsets[r];
-        const int32_t end = encoded.offsets[r + 1];
-        float* row = dst + r * stride;
-        std::fill_n(row, width, 0.0f);
-        for (int32_t i = begin; i < end; ++i) ops::AddTo(column.table + encoded.rows[i] * width, row, width);
-        if (column.kind == Kind::kBagMean && end - begin > 1) {
-          ops::Scale(1.0f / static_cast<float>(end - begin), row, width);
-        }
-      }
+      ops::GatherMeans(column.table, encoded.rows.data(), encoded.offsets.data(), dst);
       break;
   }
 }

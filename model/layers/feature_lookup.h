@@ -17,6 +17,7 @@
 #include "features/feature_batch.h"
 #include "model/layers/layer.h"
 #include "model/layers/layer_scope.h"
+#include "model/ops/gather.h"
 
 namespace dinghy {
 
@@ -35,7 +36,7 @@ class FeatureLookup {
   enum class Kind { kSingle, kBagSum, kBagMean, kFloats };
   struct Column {
     Kind kind = Kind::kFloats;
-    const float* table = nullptr;  // [rows, width]; null for floats
+    ops::EmbeddingTable table;  // none for floats
     int width = 0;
     int group = 0;
     int offset = 0;  // of its first float in a row of the group
@@ -47,8 +48,7 @@ class FeatureLookup {
     int width = 0;
   };
 
-  static void Fill(const Column& column, const FeatureColumn& encoded, int64_t rows, int64_t stride,
-                   float* dst);
+  static void Fill(const Column& column, const FeatureColumn& encoded, const ops::GatheredRows& dst);
 
   std::vector<Column> columns_;
   std::vector<Group> groups_;

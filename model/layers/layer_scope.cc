@@ -1,5 +1,6 @@
 #include "model/layers/layer_scope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <utility>
@@ -93,8 +94,8 @@ std::string LayerScope::Where(v1::Level level, int sequence) const {
   return level == v1::CANDIDATE ? "candidate level" : "user level";
 }
 
-absl::StatusOr<const Tensor*> LayerScope::FindTensor(absl::string_view field, const std::string& name,
-                                                     const std::vector<int64_t>& shape) const {
+absl::StatusOr<const Tensor*> LayerScope::FindAnyTensor(absl::string_view field, const std::string& name,
+                                                        const std::vector<int64_t>& shape) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) {
     return Error(field, ": expected a tensor of the bundle, got \"", name, "\", which is in no file");
@@ -109,6 +110,54 @@ absl::StatusOr<const Tensor*> LayerScope::FindTensor(absl::string_view field, co
                  ShapeText(tensor.shape));
   }
   return &tensor;
+}
+
+absl::StatusOr<const Tensor*> LayerScope::FindTensor(absl::string_view field, const std::string& name,
+                                                     const std::vector<int64_t>& shape) const {
+  const absl::StatusOr<const Tensor*> tensor = FindAnyTensor(field, name, shape);
+  if (tensor.ok() && (*tensor)->dtype != DType::kF32) {
+    return Error(field, " \"", name, "\": expected dtype F32, as all but embedding tables, got ",
+                 DTypeName((*tensor)->dtype));
+  }
+  return tensor;
+}
+
+absl::StatusOr<ops::EmbeddingTable> LayerScope::FindTable(const std::string& name) const {
+  const auto& tables = manifest_.tables();
+  const auto table =
+      std::find_if(tables.begin(), tables.end(), [&name](const v1::Table& t) { return t.name() == name; });
+  if (table == tables.end()) return Error("table: expected a table of the manifest, got \"", name, "\"");
+  const std::string label = absl::StrCat("table \"", name, "\": ");
+  if (!table->has_dim()) return Error(label, "dim: expected a number, got nothing");
+  const absl::StatusOr<const Tensor*> found =
+      FindAnyTensor(absl::StrCat(label, "tensor"), table->tensor(), {-1, table->dim()});
+  if (!found.ok()) return found.status();
+  const Tensor& tensor = **found;
+  ops::EmbeddingTable out{.f32 = tensor.data.get(),
+                          .f16 = tensor.f16.get(),
+                          .i8 = tensor.i8.get(),
+                          .rows = tensor.shape[0],
+                          .width = table->dim()};
+  if (tensor.dtype != DType::kI8) {
+    if (table->scale().empty()) return out;
+    return Error(label, "scale: expected none, since tensor \"", table->tensor(), "\" is ",
+                 DTypeName(tensor.dtype), ", got \"", table->scale(), "\"");
+  }
+  if (table->scale().empty()) {
+    return Error(label, "scale: expected a tensor's name, since tensor \"", table->tensor(),
+                 "\" is I8, got nothing");
+  }
+  const absl::StatusOr<const Tensor*> scale =
+      FindTensor(absl::StrCat(label, "scale"), table->scale(), {out.rows});
+  if (!scale.ok()) return scale.status();
+  out.scale = (*scale)->data.get();
+  for (int64_t row = 0; row < out.rows; ++row) {
+    if (std::isfinite(out.scale[row] * 128.0f)) continue;
+    return Error(label, "scale \"", table->scale(),
+                 "\": expected numbers whose product with -128 is finite, got ", out.scale[row], " in row ",
+                 row);
+  }
+  return out;
 }
 
 absl::StatusOr<DenseWeights> LayerScope::FindDense(absl::string_view field, const v1::Dense& dense,

@@ -21,6 +21,7 @@
 #include "model/layers/activation.h"
 #include "model/layers/layer.h"
 #include "model/model_options.h"
+#include "model/ops/gather.h"
 #include "model/tensor.h"
 #include "proto/bundle.pb.h"
 
@@ -96,10 +97,13 @@ class LayerScope {
   // The words for where a value lives: "candidate level", `sequence "clicks"`.
   std::string Where(v1::Level level, int sequence) const;
 
-  // The tensor of that name; `shape` is what it must be, -1 where any size of at least 1 is right. `field` is
-  // the manifest's field that names it.
+  // The F32 tensor of that name; `shape` is what it must be, -1 where any size of at least 1 is right.
+  // `field` is the manifest's field that names it.
   absl::StatusOr<const Tensor*> FindTensor(absl::string_view field, const std::string& name,
                                            const std::vector<int64_t>& shape) const;
+  // The embedding table of that name, F32, F16 or I8. Errors: it is not in the manifest or without a dim, its
+  // tensor is missing or not [rows, dim], or its scale does not fit the dtype.
+  absl::StatusOr<ops::EmbeddingTable> FindTable(const std::string& name) const;
   absl::StatusOr<DenseWeights> FindDense(absl::string_view field, const v1::Dense& dense, int64_t in) const;
   absl::StatusOr<NormWeights> FindNorm(absl::string_view field, const v1::LayerNorm& norm,
                                        int64_t width) const;
@@ -115,6 +119,9 @@ class LayerScope {
   const std::string& choices() const { return choices_; }
 
  private:
+  // The tensor of that name and shape, whatever its dtype.
+  absl::StatusOr<const Tensor*> FindAnyTensor(absl::string_view field, const std::string& name,
+                                              const std::vector<int64_t>& shape) const;
   absl::Status CheckEpsilon(absl::string_view field, bool present, float epsilon) const;
 
   const v1::BundleManifest& manifest_;

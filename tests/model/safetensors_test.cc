@@ -87,15 +87,15 @@ TEST(SafetensorsTest, ReadsTensorsFromAnyAddressIntoAlignedMemory) {
 
 TEST(SafetensorsTest, TensorsHaveReadableSlackBehind) {
   for (int64_t count : {0, 1, 15, 16, 17, 1000}) {
-    const auto floats = AllocateFloats(count);
+    const auto floats = AllocateElements<float>(count);
     ASSERT_NE(floats, nullptr);
     for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(floats[count + i], 0.0f);
   }
 }
 
 TEST(SafetensorsTest, RefusesToAllocateWhatNoMachineHas) {
-  EXPECT_EQ(AllocateFloats(std::numeric_limits<int64_t>::max()), nullptr);
-  EXPECT_EQ(AllocateFloats(-1), nullptr);
+  EXPECT_EQ(AllocateElements<float>(std::numeric_limits<int64_t>::max()), nullptr);
+  EXPECT_EQ(AllocateElements<float>(-1), nullptr);
 }
 
 TEST(SafetensorsTest, IgnoresMetadata) {
@@ -189,7 +189,38 @@ TEST(SafetensorsTest, RefusesDuplicates) {
 
 TEST(SafetensorsTest, RefusesOtherTypesByName) {
   ExpectError(ReadHeader(R"({"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})", 4),
-              absl::StatusCode::kInvalidArgument, "tensor \"a\": expected dtype F32, got \"BF16\"");
+              absl::StatusCode::kInvalidArgument,
+              "tensor \"a\": expected dtype F32, F16 or I8, got \"BF16\"");
+}
+
+TEST(SafetensorsTest, ReadsHalvesAndBytes) {
+  TensorMap tensors;
+  const std::string header = R"({"h":{"dtype":"F16","shape":[1,3],"data_offsets":[0,6]},)"
+                             R"("b":{"dtype":"I8","shape":[5],"data_offsets":[6,11]}})";
+  const std::string data("\x01\x00\x00\x3C\xFF\xFB\x80\xFF\x00\x01\x7F", 11);
+  ASSERT_EQ(Read(SafetensorsFile(header, data), tensors), absl::OkStatus());
+  const Tensor& halves = tensors.at("h");
+  EXPECT_EQ(halves.dtype, DType::kF16);
+  EXPECT_EQ(halves.data, nullptr);
+  EXPECT_EQ(halves.shape, (std::vector<int64_t>{1, 3}));
+  EXPECT_THAT(std::vector<uint16_t>(halves.f16.get(), halves.f16.get() + 3),
+              ElementsAre(0x0001, 0x3C00, 0xFBFF));
+  const Tensor& bytes = tensors.at("b");
+  EXPECT_EQ(bytes.dtype, DType::kI8);
+  EXPECT_THAT(std::vector<int8_t>(bytes.i8.get(), bytes.i8.get() + 5), ElementsAre(-128, -1, 0, 1, 127));
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(bytes.i8[5 + i], 0);
+  ExpectDataLoss(ReadHeader(R"({"a":{"dtype":"F16","shape":[3],"data_offsets":[0,12]}})", 12),
+                 "tensor \"a\": expected 6 bytes for F16 of shape [3], got 12");
+}
+
+TEST(SafetensorsTest, RefusesHalvesThatAreNotFinite) {
+  const std::string header = R"({"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}})";
+  for (const auto& [high, text] : {std::pair("\x7C", "inf"), {"\xFC", "-inf"}, {"\x7E", "nan"}}) {
+    TensorMap tensors;
+    ExpectError(Read(SafetensorsFile(header, std::string("\0\0\0", 3) + high), tensors),
+                absl::StatusCode::kInvalidArgument,
+                absl::StrCat("tensor \"a\": expected finite values, got ", text, " at element 1"));
+  }
 }
 
 TEST(SafetensorsTest, RefusesValuesThatAreNotFinite) {

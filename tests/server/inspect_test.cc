@@ -52,7 +52,7 @@ TEST_F(InspectTest, PrintsWhatTheBundleHolds) {
   EXPECT_THAT(Line(text, "segment"), ::testing::ElementsAre("segment", "user", "request", "string", "id,",
                                                             "segments.txt", "segment", "pad", "row"));
   EXPECT_THAT(text, HasSubstr("item (item)"));
-  EXPECT_THAT(Line(text, "time"), ::testing::ElementsAre("time", "5", "12", "0.000", "time.weight"));
+  EXPECT_THAT(Line(text, "time"), ::testing::ElementsAre("time", "5", "12", "F32", "0.000", "time.weight"));
   EXPECT_THAT(Line(text, "purchase"), ::testing::ElementsAre("purchase", "buy", "sigmoid", "-"));
   // [16, 29] + [16] + [1, 16] + [1]
   const std::vector<std::string> tower = Line(text, "tower");
@@ -69,6 +69,26 @@ TEST_F(InspectTest, CountsEveryParameterOnce) {
     parameters += tensor.values.size();
   }
   EXPECT_THAT(out.str(), HasSubstr(absl::StrCat("\n", parameters, " parameters: ")));
+}
+
+// 1,000,000 rows of 8 bytes and a float each; no golden requests are needed.
+TEST_F(InspectTest, SaysWhatTablesAreStoredAs) {
+  BundleFiles files = MakeTestBundleFiles({});
+  v1::BundleManifest manifest = MakeTestManifest({});
+  manifest.mutable_tables(0)->set_scale("item.scale");
+  files["bundle.json"] = MessageToJson(manifest);
+  TestTensors tensors = MakeTestTensors({});
+  tensors.erase("item.weight");
+  tensors["item.scale"] = {{1'000'000}, std::vector<float>(1'000'000, 0.5f)};
+  files["weights.safetensors"] = SerializeSafetensors(tensors);
+  files["items.safetensors"] =
+      SafetensorsFile(R"({"item.weight":{"dtype":"I8","shape":[1000000,8],"data_offsets":[0,8000000]}})",
+                      std::string(8'000'000, '\x01'));
+  WriteBundleFolder(folder_, files);
+  std::ostringstream out;
+  ASSERT_EQ(InspectBundle(folder_, out), absl::OkStatus());
+  EXPECT_THAT(Line(out.str().substr(out.str().find("TABLE  ")), "item"),
+              ::testing::ElementsAre("item", "1000000", "8", "I8", "12.000", "item.weight"));
 }
 
 TEST_F(InspectTest, FitsATerminalOf100Columns) {
