@@ -9,6 +9,11 @@
 
 namespace dinghy {
 
+void AddAllowEmulation(CLI::App& command, bool& allow) {
+  command.add_flag("--allow_emulation", allow,
+                   "Load a bundle in bf16 on a CPU without it as well, and be slow");
+}
+
 int Fail(std::string_view subcommand, const absl::Status& status) {
   std::cerr << "dinghy " << subcommand << ": " << status.message() << std::endl;
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kExitUsage : kExitFailed;

@@ -29,6 +29,9 @@ void AddScoreCommand(CLI::App& app, int& exit_code);
 void AddServeCommand(CLI::App& app, int& exit_code);
 void AddValidateCommand(CLI::App& app, int& exit_code);
 
+// Adds the flag of subcommands that load a bundle: ModelOptions.allow_emulation.
+void AddAllowEmulation(CLI::App& command, bool& allow);
+
 // Prints the error; returns its exit code: 2 where the input is at fault (INVALID_ARGUMENT, NOT_FOUND),
 // else 1.
 int Fail(std::string_view subcommand, const absl::Status& status);

@@ -11,13 +11,15 @@ namespace dinghy {
 namespace {
 
 void AddBundleCommand(CLI::App& app, const char* name, const char* help, int& exit_code,
-                      absl::Status (*run)(const std::string&, std::ostream&)) {
+                      absl::Status (*run)(const std::string&, std::ostream&, const ModelOptions&)) {
   CLI::App* command = app.add_subcommand(name, help);
   auto folder = std::make_shared<std::string>();
   command->add_option("bundle", *folder, "Folder of a bundle")->required();
-  command->callback([folder, name, run, &exit_code] {
+  auto options = std::make_shared<ModelOptions>();
+  AddAllowEmulation(*command, options->allow_emulation);
+  command->callback([folder, options, name, run, &exit_code] {
     ops::PrepareThread();
-    const absl::Status status = run(*folder, std::cout);
+    const absl::Status status = run(*folder, std::cout, *options);
     exit_code = status.ok() ? kExitOk : Fail(name, status);
   });
 }

@@ -25,6 +25,7 @@ struct ReplayFlags {
   std::string server;
   std::string bundle;
   std::string store;
+  bool allow_emulation = false;
   std::vector<std::string> logs;
   std::string history = "as_logged";
   std::string out;
@@ -75,7 +76,8 @@ absl::StatusOr<Target> OpenTarget(const ReplayFlags& flags) {
   Target target;
   target.timeout = absl::Seconds(flags.timeout);
   if (!flags.bundle.empty()) {
-    auto bundle = InProcessScorer::Create(flags.bundle, flags.store);
+    auto bundle =
+        InProcessScorer::Create(flags.bundle, flags.store, {.allow_emulation = flags.allow_emulation});
     if (!bundle.ok()) return bundle.status();
     target.bundle = *std::move(bundle);
     return target;
@@ -186,6 +188,7 @@ void AddReplayCommand(CLI::App& app, int& exit_code) {
   command->add_option("--out", flags->out,
                       "Write the logs with the new scores here; JSON lines if named .jsonl");
   command->add_flag("--json", flags->json, "JSON instead of text");
+  AddAllowEmulation(*command, flags->allow_emulation);
   command->callback([flags, &exit_code] { exit_code = RunReplay(*flags); });
 }
 

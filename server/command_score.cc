@@ -22,6 +22,7 @@ struct ScoreFlags {
   std::string server;
   std::string bundle;
   std::string store;
+  bool allow_emulation = false;
   std::string format = "json";
   std::optional<uint32_t> explain;
   bool removal = false;
@@ -70,7 +71,8 @@ absl::StatusOr<Scored> ScoreOnServer(const ScoreFlags& flags, const v1::ScoreReq
 }
 
 absl::StatusOr<Scored> ScoreInProcess(const ScoreFlags& flags, const v1::ScoreRequest& request) {
-  const auto scorer = InProcessScorer::Create(flags.bundle, flags.store);
+  const auto scorer =
+      InProcessScorer::Create(flags.bundle, flags.store, {.allow_emulation = flags.allow_emulation});
   if (!scorer.ok()) return scorer.status();
   const int64_t version = (*scorer)->version();
   if (request.version_choice_case() == v1::ScoreRequest::kVersion && request.version() != version) {
@@ -129,6 +131,7 @@ void AddScoreCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"json", "text"}))
       ->capture_default_str();
   command->add_option("--timeout", flags->timeout, "Seconds a server may take")->capture_default_str();
+  AddAllowEmulation(*command, flags->allow_emulation);
   command->callback([flags, &exit_code] { exit_code = Score(*flags); });
 }
 

@@ -24,6 +24,7 @@ struct ServeFlags {
   std::optional<uint32_t> workers, queue, max_candidates;
   std::optional<double> score_log_sample_rate;
   std::string port_file;
+  bool allow_emulation = false;
 };
 
 // The config file with the flags on top.
@@ -50,6 +51,7 @@ absl::StatusOr<v1::ServerConfig> BuildConfig(const ServeFlags& flags) {
   if (flags.unknown_features) {
     config.set_unknown_features(*flags.unknown_features == "reject" ? v1::REJECT : v1::IGNORE);
   }
+  if (flags.allow_emulation) config.set_allow_emulation(true);
   return CompleteConfig(std::move(config));
 }
 
@@ -124,6 +126,7 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"ignore", "reject"}));
   command->footer("--config takes what the flags cannot say too; proto/server_config.proto lists it.");
   command->add_option("--port_file", flags->port_file, "Write the gRPC port here once requests are served");
+  AddAllowEmulation(*command, flags->allow_emulation);
   command->callback([flags, &exit_code] { exit_code = Serve(*flags); });
 }
 

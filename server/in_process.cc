@@ -12,7 +12,8 @@
 namespace dinghy {
 
 absl::StatusOr<std::unique_ptr<InProcessScorer>> InProcessScorer::Create(const std::string& bundle,
-                                                                         const std::string& store) {
+                                                                         const std::string& store,
+                                                                         const ModelOptions& model) {
   ops::PrepareThread();
   std::unique_ptr<BehaviorStore> opened;
   if (!store.empty()) {
@@ -31,7 +32,7 @@ absl::StatusOr<std::unique_ptr<InProcessScorer>> InProcessScorer::Create(const s
     opened = *std::move(result);
   }
   absl::StatusOr<std::unique_ptr<LoadedModel>> loaded =
-      LoadModel(bundle, {.max_candidates = std::numeric_limits<int>::max()});
+      LoadModel(bundle, {.max_candidates = std::numeric_limits<int>::max()}, model);
   if (!loaded.ok()) return loaded.status();
   return std::unique_ptr<InProcessScorer>(new InProcessScorer(std::move(opened), *std::move(loaded)));
 }

@@ -27,7 +27,8 @@ class InProcessScorer {
   // `store` is as ParseStore takes it, or empty: none. Errors as LoadModel, ParseStore and OpenStore;
   // NOT_FOUND where the store does not exist.
   static absl::StatusOr<std::unique_ptr<InProcessScorer>> Create(const std::string& bundle,
-                                                                 const std::string& store);
+                                                                 const std::string& store,
+                                                                 const ModelOptions& model = {});
 
   // As Scorer::Score, from any thread.
   absl::StatusOr<v1::ScoreResponse> Score(const v1::ScoreRequest& request);

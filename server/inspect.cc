@@ -225,14 +225,14 @@ void PrintOutputs(const v1::BundleManifest& manifest, std::ostream& out) {
 
 }  // namespace
 
-absl::Status InspectBundle(const std::string& directory, std::ostream& out) {
+absl::Status InspectBundle(const std::string& directory, std::ostream& out, const ModelOptions& options) {
   absl::StatusOr<std::unique_ptr<Bundle>> opened = OpenBundle(directory);
   if (!opened.ok()) return opened.status();
   const Bundle& bundle = **opened;
   absl::StatusOr<std::vector<int64_t>> table_rows = TableRows(bundle);
   if (!table_rows.ok()) return table_rows.status();
   ops::PrepareThread();
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(bundle.manifest, bundle.tensors);
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Create(bundle.manifest, bundle.tensors, options);
   if (!model.ok()) return model.status();
 
   PrintProvenance(bundle, out);
@@ -246,8 +246,8 @@ absl::Status InspectBundle(const std::string& directory, std::ostream& out) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateBundle(const std::string& directory, std::ostream& out) {
-  absl::StatusOr<std::unique_ptr<LoadedModel>> loaded = LoadModel(directory, {});
+absl::Status ValidateBundle(const std::string& directory, std::ostream& out, const ModelOptions& options) {
+  absl::StatusOr<std::unique_ptr<LoadedModel>> loaded = LoadModel(directory, {}, options);
   if (!loaded.ok()) return loaded.status();
   const Bundle& bundle = *(*loaded)->bundle;
   const GoldenResult& golden = (*loaded)->golden;

@@ -57,6 +57,7 @@ absl::Status Server::OpenParts() {
   registry_options.root = config_.model_root();
   // The scorer limits requests; a bundle's golden requests may be larger.
   registry_options.encoder.max_candidates = std::numeric_limits<int>::max();
+  registry_options.model.allow_emulation = config_.allow_emulation();
   auto registry = ModelRegistry::Create(std::move(registry_options));
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);

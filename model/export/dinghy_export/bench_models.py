@@ -28,6 +28,7 @@ from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests_of
 from dinghy_export.importers.weights import Weights
 from dinghy_export.manifest import provenance
+from dinghy_export.precision import add_precision_option, to_bf16
 
 ITEMS, CATEGORIES, USER_WIDTH, WIDTH = 10_000, 1_000, 32, 64
 GRID = ((50, 100), (100, 500), (200, 1000), (1000, 200))  # history x candidates
@@ -251,15 +252,20 @@ def _take(expected, name):
     return expected[name]
 
 
-def write_models(folder, out) -> list:
+def write_models(folder, out, precision="f32") -> list:
     """Writes the bundles, <out>/<name>/1/, from the files in `folder`; returns their folders. Refuses, with
-    GoldenMismatch, what is not the peers' model. A bundle that is there already stays."""
+    GoldenMismatch, what is not the peers' model. A bundle that is there already stays. In bf16 those that have a din
+    score alone."""
     weights, expected = ({**np.load(os.path.join(folder, name))} for name in ("din_weights.npz", "expected.npz"))
     folders = []
     for built in models(weights, expected):
+        if precision == "bf16" and built.manifest["name"].startswith("sasrec"):
+            continue
         place = os.path.join(out, built.manifest["name"], str(VERSION))
         if not os.path.exists(place):
             goldens = golden_requests_of(built, None, built.expected)
+            if precision == "bf16":
+                print(to_bf16(built.manifest, built.tensors, goldens, built.encoder()))
             write_bundle(out, VERSION, built.manifest, built.tensors, goldens)
         folders.append(place)
     return folders
@@ -271,9 +277,10 @@ def main(arguments=None) -> int:
     )
     parser.add_argument("--weights", required=True, help="folder with din_weights.npz and expected.npz")
     parser.add_argument("--out", required=True, help="model root, where <name>/1/ is written")
+    add_precision_option(parser)
     args = parser.parse_args(arguments)
     try:
-        folders = write_models(args.weights, args.out)
+        folders = write_models(args.weights, args.out, args.precision)
     except (ValueError, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 1

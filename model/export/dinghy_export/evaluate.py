@@ -154,7 +154,8 @@ class _Evaluator:
             if keys.sequence != values.sequence or SEQUENCE in (query.level,) or keys.level != SEQUENCE:
                 raise EvaluationError("expected a query outside, keys and values of one sequence")
             pooled = attention.target_attention(
-                message, query.values, keys.values, values.values, self.real[keys.sequence], self.tensor
+                message, query.values, keys.values, values.values, self.real[keys.sequence], self.tensor,
+                bf16=self.manifest.get("precision") == "BF16",
             )
             return Rows(query.level, pooled)
         rows = self._concat(layer["inputs"])

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from dinghy_export.evaluate_rows import activate, dense, layer_norm, sigmoid
+from dinghy_export.evaluate_rows import activate, batch_norm, dense, layer_norm, round_to_bf16, sigmoid
 
 # --- Self-attention -------------------------------------------------------------------------------------------------
 
@@ -142,8 +142,8 @@ def _sinusoidal_positions(message, width, real):
 # --- Target attention -----------------------------------------------------------------------------------------------
 
 
-def target_attention(message, query, keys, values, real, tensor):
-    """[queries, pooled width]."""
+def target_attention(message, query, keys, values, real, tensor, bf16=False):
+    """[queries, pooled width]. `bf16`: BundleManifest.precision is BF16."""
     heads = message.get("heads", 1)
     if not real.any() and message["empty"] == "ZEROS":
         if "latent" in message:
@@ -153,10 +153,10 @@ def target_attention(message, query, keys, values, real, tensor):
         return np.zeros((len(query), width * len(message.get("windows", {}).get("sizes", [0]))))
     if len(real) == 0:
         raise ValueError("empty is PAD_VALUE, but the sequence has no pads")
-    return np.array([_attend_one(message, row, keys, values, real, tensor) for row in query])
+    return np.array([_attend_one(message, row, keys, values, real, tensor, bf16) for row in query])
 
 
-def _attend_one(message, query, keys, values, real, tensor):
+def _attend_one(message, query, keys, values, real, tensor, bf16):
     heads = message.get("heads", 1)
     key_value_heads = message.get("keyValueHeads", heads)
     if "latent" in message:
@@ -176,7 +176,8 @@ def _attend_one(message, query, keys, values, real, tensor):
             weights = _elu_plus_one(key[real]) @ mapped
             pooled.append(weights @ value[real] / weights.sum())
         else:
-            pooled.append(_pool(message, _scores(message, head_query, key[real], int(real.sum()), tensor), value, real))
+            scores = _scores(message, head_query, key[real], int(real.sum()), tensor, bf16)
+            pooled.append(_pool(message, scores, value, real))
     return np.concatenate(pooled)
 
 
@@ -213,14 +214,14 @@ def _windows(message, scores, values):
     return np.concatenate(pooled)
 
 
-def _scores(message, query, keys, length, tensor):
+def _scores(message, query, keys, length, tensor, bf16):
     """One score for each of the real behaviors."""
     if "auto" in message:
         auto = message["auto"]
         branch = auto["shortHistory"] if length <= auto["maxShort"] else auto["longHistory"]
-        return _scores(branch, query, keys, length, tensor) * branch.get("scale", 1.0)
+        return _scores(branch, query, keys, length, tensor, bf16) * branch.get("scale", 1.0)
     if "din" in message:
-        return _din(message["din"], query, keys, tensor)
+        return (_din_bf16 if bf16 else _din)(message["din"], query, keys, tensor)
     if "additive" in message:
         additive = message["additive"]
         hidden = tensor(additive["queryWeight"]) @ query + keys @ tensor(additive["keyWeight"]).T
@@ -242,6 +243,31 @@ def _din(message, query, keys, tensor):
     for layer in message["layers"]:
         rows = dense(layer, rows, tensor)
     return rows[:, 0]
+
+
+def _din_bf16(message, query, keys, tensor):
+    """The first layer's weight is that of the keys for this query; what depends on the query alone, and the last layer,
+    are not rounded."""
+    *hidden, last = message["layers"]
+    if not hidden:
+        return _din(message, query, keys, tensor)
+    query = np.concatenate([query, np.zeros(message.get("queryZeros", 0))])
+    rows = keys
+    for place, layer in enumerate(hidden):
+        weight, bias = tensor(layer["weight"]), tensor(layer["bias"]) if layer["bias"] else 0.0
+        if "norm" in layer:
+            shift = batch_norm(layer["norm"], np.zeros((1, len(weight))), tensor)[0]
+            scale = batch_norm(layer["norm"], np.ones((1, len(weight))), tensor)[0] - shift
+            weight, bias = weight * scale[:, None], bias * scale + shift
+        if place == 0:
+            part = dict(zip(message["parts"], np.split(weight, len(message["parts"]), axis=1)))
+            difference = part.get("DIFFERENCE", 0.0)
+            bias = bias + (part.get("QUERY", 0.0) + difference + np.zeros_like(weight[:, : len(query)])) @ query
+            weight = part.get("KEY", 0.0) - difference + part.get("PRODUCT", 0.0) * query + np.zeros_like(
+                weight[:, : len(query)])
+        rows = round_to_bf16(rows) @ round_to_bf16(weight).T + bias
+        rows = activate(layer["activation"], layer.get("parameters", {}), rows, tensor)
+    return dense(last, rows, tensor)[:, 0]
 
 
 # --- Pooling --------------------------------------------------------------------------------------------------------

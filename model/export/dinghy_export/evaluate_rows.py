@@ -14,6 +14,13 @@ def sigmoid(x):
         return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), 1 - 1 / (1 + np.exp(-np.abs(x))))
 
 
+def round_to_bf16(x):
+    """Float64 to the nearest bfloat16, by way of float32, ties to even; as float64."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(x), np.nan, rounded.view(np.float32).astype(np.float64))
+
+
 def dense(message, x, tensor):
     weight = tensor(message["weight"])
     if weight.shape[1] != x.shape[1]:

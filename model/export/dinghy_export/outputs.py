@@ -14,7 +14,8 @@ import torch
 
 from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests
-from dinghy_export.manifest import manifest_of, provenance, tensors_of
+from dinghy_export.manifest import encoder_of, manifest_of, provenance, tensors_of
+from dinghy_export.precision import to_bf16
 from dinghy_export.training import auc, bootstrap_auc_difference, gauc, logloss
 
 
@@ -44,17 +45,23 @@ def spread(test, spec, count=16):
     return [first] + [int(i) for i in np.linspace(0, len(test) - 1, count) if int(i) != first]
 
 
-def write_model(out, result, requests, data, metrics, catalog=None):
-    """Writes the next free version of the bundle under <out>/models; returns its folder."""
+def write_model(out, result, requests, data, metrics, catalog=None, precision="f32"):
+    """Writes the next free version of the bundle under <out>/models; returns its folder. "bf16": and the version after it
+    in bf16, saying so."""
     spec = result.model.spec
     origin = provenance(f"PyTorch {torch.__version__}", data,
                         datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **metrics)
     root = os.path.join(out, "models")
     parent = os.path.join(root, spec.name)
     versions = [int(name) for name in os.listdir(parent) if name.isdigit()] if os.path.isdir(parent) else []
-    return write_bundle(root, max(versions, default=0) + 1, manifest_of(result.model, origin),
-                        tensors_of(result.model), golden_requests(result.model, requests, catalog), catalog,
-                        spec.files)
+    version = max(versions, default=0) + 1
+    manifest, tensors = manifest_of(result.model, origin), tensors_of(result.model)
+    goldens = golden_requests(result.model, requests, catalog)
+    folder = write_bundle(root, version, manifest, tensors, goldens, catalog, spec.files)
+    if precision == "bf16":
+        print(to_bf16(manifest, tensors, goldens, encoder_of(spec, catalog)))
+        print(write_bundle(root, version + 1, manifest, tensors, goldens, catalog, spec.files))
+    return folder
 
 
 def compare(out, names, samples=1000):
