@@ -30,7 +30,7 @@ class Runs:
             return dict.fromkeys(point.forms, next(self.theirs))
 
         compare.time_dinghy, compare.time_onnxruntime = dinghy, onnx
-        return compare.measure(point, "", {}, type("Options", (), {"rounds": rounds}))
+        return compare.measure(point, "", {}, type("Options", (), {"rounds": rounds, "openvino": False}))
 
 
 class CompareTest(unittest.TestCase):
