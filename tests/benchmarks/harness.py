@@ -37,9 +37,10 @@ def need_peers_and_build(*programs):
             raise SystemExit(f"{name()}: {program} is not there: build it, or set DINGHY")
 
 
-def write_bundles(folder):
+def write_bundles(folder, precision="f32"):
     environment = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "model", "export"), "OMP_NUM_THREADS": "1"}
     command = [INTERPRETER, "-m", "dinghy_export.bench_models", "--weights", PEERS, "--out", folder]
+    command += ["--precision", precision]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{name()}: the bundles were not written: {last_line(done)}")
