@@ -87,7 +87,7 @@ TEST_F(InspectTest, SaysWhatTablesAreStoredAs) {
   WriteBundleFolder(folder_, files);
   std::ostringstream out;
   ASSERT_EQ(InspectBundle(folder_, out), absl::OkStatus());
-  EXPECT_THAT(Line(out.str().substr(out.str().find("TABLE  ")), "item"),
+  EXPECT_THAT(Line(out.str().substr(out.str().find("\nTABLE  ")), "item"),
               ::testing::ElementsAre("item", "1000000", "8", "I8", "12.000", "item.weight"));
 }
 
