@@ -8,39 +8,11 @@
 #include <vector>
 
 #include "model/ops/bf16.h"
+#include "tests/model/ops/pair_layer.h"
 #include "tests/model/ops/random_floats.h"
 
 namespace dinghy::ops {
 namespace {
-
-struct Weights {
-  int64_t in, out;
-  PairActivation activation;
-  std::vector<float> weight, bias, alpha, scale, shift;  // weight [out, in]
-};
-
-double Apply(const Weights& layer, int64_t j, double x) {
-  const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
-  switch (layer.activation) {
-    case PairActivation::kLinear:
-      return x;
-    case PairActivation::kRelu:
-      return std::max(0.0, x);
-    case PairActivation::kSigmoid:
-      return sigmoid(x);
-    case PairActivation::kTanh:
-      return std::tanh(x);
-    case PairActivation::kSilu:
-      return x * sigmoid(x);
-    case PairActivation::kPrelu:
-      return x > 0 ? x : layer.alpha[j] * x;
-    case PairActivation::kDice: {
-      const double p = sigmoid(x * layer.scale[j] + layer.shift[j]);
-      return p * x + layer.alpha[j] * (1 - p) * x;
-    }
-  }
-  return x;
-}
 
 double Rounded(double x) { return RoundToBf16(static_cast<float>(x)); }
 
@@ -63,7 +35,7 @@ class PairMlpBf16Test : public ::testing::TestWithParam<PairActivation> {
                          .shift = random(out, -1, 1)});
     }
     PairMlpBf16::Options options;
-    for (const Weights& layer : layers_) {
+    for (const PairLayer& layer : layers_) {
       options.layers.push_back({.in = layer.in,
                                 .out = layer.out,
                                 .weight = layer.weight.data(),
@@ -74,7 +46,7 @@ class PairMlpBf16Test : public ::testing::TestWithParam<PairActivation> {
                                 .norm_shift = layer.shift.data()});
     }
     // The first layer's two weights come [in, out], of another stride.
-    const Weights& first = layers_[0];
+    const PairLayer& first = layers_[0];
     const int64_t stride = first.out + 3;
     key_weight_.assign(first.in * stride, NAN);
     product_weight_ = key_weight_;
@@ -117,7 +89,7 @@ class PairMlpBf16Test : public ::testing::TestWithParam<PairActivation> {
   double Reference(const float* key) const {
     std::vector<double> x(key, key + layers_[0].in);
     for (size_t l = 0; l < layers_.size(); ++l) {
-      const Weights& layer = layers_[l];
+      const PairLayer& layer = layers_[l];
       const bool last = l + 1 == layers_.size();
       std::vector<double> y;
       for (int64_t j = 0; j < layer.out; ++j) {
@@ -134,7 +106,7 @@ class PairMlpBf16Test : public ::testing::TestWithParam<PairActivation> {
     return x[0];
   }
 
-  std::vector<Weights> layers_;
+  std::vector<PairLayer> layers_;
   std::vector<float> key_weight_, product_weight_, query_;
   bool product_ = false;
   int64_t stride_ = 0;

@@ -7,41 +7,13 @@
 #include <vector>
 
 #include "model/ops/vector_math.h"
+#include "tests/model/ops/pair_layer.h"
 #include "tests/model/ops/random_floats.h"
 
 namespace dinghy::ops {
 namespace {
 
-struct Weights {
-  int64_t in, out;
-  PairActivation activation;
-  std::vector<float> weight, bias, alpha, scale, shift;
-};
-
-double Apply(const Weights& layer, int64_t j, double x) {
-  const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
-  switch (layer.activation) {
-    case PairActivation::kLinear:
-      return x;
-    case PairActivation::kRelu:
-      return std::max(0.0, x);
-    case PairActivation::kSigmoid:
-      return sigmoid(x);
-    case PairActivation::kTanh:
-      return std::tanh(x);
-    case PairActivation::kSilu:
-      return x * sigmoid(x);
-    case PairActivation::kPrelu:
-      return x > 0 ? x : layer.alpha[j] * x;
-    case PairActivation::kDice: {
-      const double p = sigmoid(x * layer.scale[j] + layer.shift[j]);
-      return p * x + layer.alpha[j] * (1 - p) * x;
-    }
-  }
-  return x;
-}
-
-std::vector<double> RunLayer(const Weights& layer, const std::vector<double>& x) {
+std::vector<double> RunLayer(const PairLayer& layer, const std::vector<double>& x) {
   std::vector<double> out;
   for (int64_t j = 0; j < layer.out; ++j) {
     double sum = layer.bias[j];
@@ -73,7 +45,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
                          .shift = random(out, -1, 1)});
     }
     std::vector<PairMlp::Layer> layers;
-    for (const Weights& layer : layers_) {
+    for (const PairLayer& layer : layers_) {
       layers.push_back({.in = layer.in,
                         .out = layer.out,
                         .weight = layer.weight.data(),
@@ -87,7 +59,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
     ASSERT_EQ(mlp_ != nullptr, HasKernel());
     if (mlp_ == nullptr) return;
     // The first layer's weight as diag(query) product + key.
-    const Weights& first = layers_[0];
+    const PairLayer& first = layers_[0];
     const int64_t stride = mlp_->first_stride();
     query_ = random(first.in, -2, 2);
     key_.assign(first.in * stride, 0.0f);
@@ -117,7 +89,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
     return scores;
   }
 
-  std::vector<Weights> layers_;
+  std::vector<PairLayer> layers_;
   std::unique_ptr<PairMlp> mlp_;
   std::vector<float> key_, product_, query_, base_;
   Scratch scratch_;
@@ -139,7 +111,7 @@ TEST_P(PairMlpTest, MatchesTheDefinition) {
       const std::vector<float> scores = Scores(keys.data(), rows);
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<double> x(keys.begin() + r * widths[0], keys.begin() + (r + 1) * widths[0]);
-        for (const Weights& layer : layers_) x = RunLayer(layer, x);
+        for (const PairLayer& layer : layers_) x = RunLayer(layer, x);
         ASSERT_NEAR(scores[r], x[0], 1e-5) << "row " << r << " of " << rows << ", first width " << widths[1];
       }
     }
