@@ -1,9 +1,6 @@
 #include "model/model.h"
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,41 +10,10 @@
 #include "model/layers/pad_row.h"
 #include "model/ops/bf16.h"
 #include "model/ops/cpu.h"
-#include "model/ops/vector_math.h"
 #include "model/sha256.h"
 
 namespace dinghy {
 namespace {
-
-// The table of values of one request, in its scratch: what Score allocates nothing for.
-absl::Span<Value> NewValues(size_t count, ops::Scratch& scratch) {
-  static_assert(alignof(Value) <= 64 && std::is_trivially_destructible_v<Value>);
-  void* memory = scratch.Floats(count * sizeof(Value) / sizeof(float) + 1);
-  Value* values = static_cast<Value*>(memory);
-  std::uninitialized_value_construct_n(values, count);
-  return absl::MakeSpan(values, count);
-}
-
-// Adds what passes between its calls to ModelScoreOptions.step_seconds; does nothing where nobody asked.
-class StepClock {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  explicit StepClock(absl::Span<double> seconds) : seconds_(seconds) {
-    if (!seconds_.empty()) last_ = Clock::now();
-  }
-
-  void Done(size_t step) {
-    if (seconds_.empty()) return;
-    const Clock::time_point now = Clock::now();
-    seconds_[step] += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
-
- private:
-  const absl::Span<double> seconds_;
-  Clock::time_point last_;
-};
 
 // Whether this CPU, or whoever allows it to be slow, computes in the manifest's precision.
 absl::Status CheckPrecision(const v1::BundleManifest& manifest, const ModelOptions& options) {
@@ -76,7 +42,11 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::BundleManifest& m
     if (!layer.ok()) return layer.status();
     if (absl::Status status = scope.AddValue((*layer)->info()); !status.ok()) return status;
     FindPadRow(manifest.layers(i), **layer, scope);
-    if (manifest.layers(i).has_target_attention()) model->attention_layers_.push_back(i);
+    model->attention_keys_.push_back(-1);
+    if (manifest.layers(i).has_target_attention()) {
+      model->attention_layers_.push_back(i);
+      model->attention_keys_.back() = scope.FindValue(manifest.layers(i).target_attention().keys(0));
+    }
     model->layers_.push_back(*std::move(layer));
   }
   if (absl::Status status = model->CreateOutputs(scope); !status.ok()) return status;
@@ -119,70 +89,6 @@ absl::Status Model::CreateOutputs(LayerScope& scope) {
                         .calibration = *std::move(calibration)});
   }
   return absl::OkStatus();
-}
-
-void Model::Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
-                  ModelOutputs& outputs) const {
-  ops::Scratch::Scope scope(scratch);
-  StepClock clock(options.step_seconds);
-  const absl::Span<Value> values = NewValues(values_.size(), scratch);
-  lookup_->Run(batch, scratch, values);
-  clock.Done(0);
-  outputs.attention.resize(options.attention ? attention_layers_.size() : 0);
-  RunContext context{
-      .batch = batch, .values = values, .scratch = scratch, .complete = !options.debug_names.empty()};
-  size_t attention = 0;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    context.attention = nullptr;
-    if (attention < outputs.attention.size() && attention_layers_[attention] == static_cast<int>(i)) {
-      AttentionWeights& weights = outputs.attention[attention++];
-      const std::string& key = manifest_.layers(i).target_attention().keys(0);
-      weights.layer = static_cast<int>(i);
-      weights.sequence = values_[index_.find(key)->second].sequence;
-      context.attention = &weights.weights;
-    }
-    values[manifest_.features_size() + i] = layers_[i]->Run(context);
-    clock.Done(ModelScoreOptions::kFirstLayerStep + i);
-  }
-  WriteScores(context, outputs);
-  clock.Done(ModelScoreOptions::kFirstLayerStep + layers_.size());
-  WriteDebug(options, context, outputs);
-}
-
-void Model::WriteScores(const RunContext& context, ModelOutputs& outputs) const {
-  outputs.scores.resize(outputs_.size());
-  const int64_t candidates = context.batch.candidates;
-  for (size_t o = 0; o < outputs_.size(); ++o) {
-    const Value& value = context.values[outputs_[o].value];
-    std::vector<float>& scores = outputs.scores[o];
-    scores.resize(candidates);
-    for (int64_t c = 0; c < candidates; ++c) {
-      scores[c] = value.data[values_[outputs_[o].value].level == v1::USER ? 0 : c * value.stride];
-    }
-    if (!outputs_[o].calibration.empty()) {
-      for (float& score : scores) score = outputs_[o].calibration.Probability(score);
-    } else if (outputs_[o].sigmoid) {
-      ops::Sigmoid(scores.data(), candidates);
-    }
-  }
-}
-
-void Model::WriteDebug(const ModelScoreOptions& options, const RunContext& context,
-                       ModelOutputs& outputs) const {
-  outputs.debug.resize(options.debug_names.size());
-  for (size_t i = 0; i < options.debug_names.size(); ++i) {
-    const int index = index_.find(options.debug_names[i])->second;
-    const Value& value = context.values[index];
-    NamedValues& named = outputs.debug[i];
-    named.name = options.debug_names[i];
-    named.rows = static_cast<int>(value.rows);
-    named.width = values_[index].width;
-    named.values.clear();
-    for (int64_t r = 0; r < value.rows; ++r) {
-      const float* row = value.data + r * value.stride;
-      named.values.insert(named.values.end(), row, row + named.width);
-    }
-  }
 }
 
 bool Model::HasName(std::string_view feature_or_layer) const { return index_.count(feature_or_layer) != 0; }

@@ -3,8 +3,16 @@
 //   ASSIGN_OR_RETURN(auto model, Model::Create(bundle->manifest, bundle->tensors));
 //   model->Score(batch, {}, scratch, outputs);
 //
-// Const after Create, so thread-safe with one Scratch and one ModelOutputs per thread; every thread calls
-// ops::PrepareThread first.
+// Or in steps, of which the first can be kept for later requests and the last be shared among threads:
+//
+//   ops::Scratch::Scope scope(scratch);
+//   const UserState user = model->ScoreUser(batch, options, scratch);
+//   model->StartOutputs(batch, user, options, outputs);
+//   model->ScoreRange(batch, user, 0, 64, options, scratch, outputs);     // and all other ranges, on any
+//   thread
+//
+// Const after Create, so thread-safe with one Scratch per thread; every thread calls ops::PrepareThread
+// first.
 #ifndef DINGHY_MODEL_MODEL_H_
 #define DINGHY_MODEL_MODEL_H_
 
@@ -24,6 +32,7 @@
 #include "model/model_options.h"
 #include "model/ops/scratch.h"
 #include "model/tensor.h"
+#include "model/user_state.h"
 #include "proto/bundle.pb.h"
 
 namespace dinghy {
@@ -38,8 +47,8 @@ struct ModelScoreOptions {
   bool attention = false;  // fill ModelOutputs.attention
   std::vector<std::string>
       debug_names;  // features or layers whose values to return; all must exist (HasName)
-  // [kFirstLayerStep + layers + 1]: Score adds the seconds that each step took, first the features' lookup,
-  // then each layer, last the outputs. Empty: no clock is read.
+  // [kFirstLayerStep + layers + 1]: what is called adds the seconds that each step took, first the features'
+  // lookup, then each layer, last the outputs. Empty: no clock is read.
   absl::Span<double> step_seconds = {};
 
   static constexpr size_t kFirstLayerStep = 1;
@@ -97,6 +106,25 @@ class Model {
   void Score(const FeatureBatch& batch, const ModelScoreOptions& options, ops::Scratch& scratch,
              ModelOutputs& outputs) const;
 
+  // What depends on the user and the histories alone. It lives in `scratch` until the scope around ends.
+  UserState ScoreUser(const FeatureBatch& batch, const ModelScoreOptions& options,
+                      ops::Scratch& scratch) const;
+  // A copy of `user` in memory of its own, of no more than ranges need: no value of sequence level, which
+  // ModelScoreOptions.debug_names then must not name.
+  UserState Keep(const UserState& user) const;
+  // Multiply-adds counted as 2 that ScoreUser does for the batch, and ScoreRange for each candidate.
+  double UserFlops(const FeatureBatch& batch) const;
+  double CandidateFlops(const FeatureBatch& batch) const;
+
+  // Gives `outputs` the sizes that the batch and the options ask for, and fills in what is the user's.
+  void StartOutputs(const FeatureBatch& batch, const UserState& user, const ModelScoreOptions& options,
+                    ModelOutputs& outputs) const;
+  // Fills in what `outputs` has of candidates `begin` to `end - 1`; of no others, so that threads may share
+  // it. `user` comes from ScoreUser of a batch of the same user and sequence columns and lengths; the options
+  // are StartOutputs'. The bits are those of Score.
+  void ScoreRange(const FeatureBatch& batch, const UserState& user, int begin, int end,
+                  const ModelScoreOptions& options, ops::Scratch& scratch, ModelOutputs& outputs) const;
+
   bool HasName(std::string_view feature_or_layer) const;
   std::vector<LayerInfo> Layers() const;
   // Hex digest of all that decides bits beside bundle and request: ops::NumericsDescription() and the probes'
@@ -114,14 +142,16 @@ class Model {
   explicit Model(const v1::BundleManifest& manifest);
 
   absl::Status CreateOutputs(LayerScope& scope);
+  const ValueInfo& LayerValue(size_t layer) const;
+  double Flops(const FeatureBatch& batch, bool user) const;
   void WriteScores(const RunContext& context, ModelOutputs& outputs) const;
-  void WriteDebug(const ModelScoreOptions& options, const RunContext& context, ModelOutputs& outputs) const;
 
   const v1::BundleManifest& manifest_;
   std::unique_ptr<FeatureLookup> lookup_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<OutputColumn> outputs_;
   std::vector<int> attention_layers_;              // indices of the target attention layers
+  std::vector<int> attention_keys_;                // by layer: index in values_ of its first keys, or -1
   std::vector<ValueInfo> values_;                  // features, then layers
   std::map<std::string, int, std::less<>> index_;  // of values_
   std::string numerics_id_;

@@ -47,30 +47,35 @@ struct AdditiveParts {
 class AdditiveScore : public AttentionScore {
  public:
   AdditiveScore(const ScoreOptions& options, AdditiveParts parts)
-      : query_(options.query), key_width_(options.keys.width()), parts_(std::move(parts)) {}
+      : query_(options.query), keys_(options.keys), parts_(std::move(parts)) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    parts_.query_part.Prepare(context, part);
+    const int64_t length = keys_.Rows(context);
     const int64_t columns = BucketRows(length);
     float* transposed = context.scratch.Floats(hidden() * columns);
-    {
-      ops::Scratch::Scope scope(context.scratch);
-      float* rows = context.scratch.Floats(length * hidden());
-      parts_.key_part->Run(keys, key_width_, length, rows, hidden(), context.scratch);
-      ops::Transpose(rows, hidden(), length, hidden(), transposed, columns);
-    }
-    return {.length = length, .keys = transposed, .base = parts_.query_part.Run(context)};
+    part.keys = {transposed, hidden(), columns};
+    ops::Scratch::Scope scope(context.scratch);
+    float* rows = context.scratch.Floats(length * hidden());
+    const Value keys = keys_.Gather(context);
+    parts_.key_part->Run(keys.data, keys.stride, length, rows, hidden(), context.scratch);
+    ops::Transpose(rows, hidden(), length, hidden(), transposed, columns);
   }
 
-  void Run(const RunContext&, const Prepared& prepared, int64_t q, float* scores, int64_t) const override {
-    ops::AdditiveScores(parts_.activation,
-                        {.data = prepared.keys, .width = hidden(), .columns = BucketRows(prepared.length)},
-                        prepared.base + q * hidden(), parts_.vector.data(), scores);
+  Queries PrepareQueries(const RunContext& context) const override {
+    return {.base = parts_.query_part.Run(context)};
+  }
+
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
+           int64_t) const override {
+    ops::AdditiveScores(parts_.activation, KeysOf(context), queries.base + q * hidden(), parts_.vector.data(),
+                        scores);
   }
 
   void AddCost(LayerCost& cost) const override {
     cost.parameters += parts_.parameters;
     parts_.query_part.AddCost(cost);
-    cost.AddPerRow(v1::SEQUENCE, 2.0 * static_cast<double>(key_width_ * hidden()));
+    cost.AddPerRow(v1::SEQUENCE, 2.0 * static_cast<double>(keys_.width() * hidden()));
     AddPairCost(query_.level(), 3.0 * static_cast<double>(hidden()), cost);
   }
 
@@ -78,7 +83,7 @@ class AdditiveScore : public AttentionScore {
   int64_t hidden() const { return static_cast<int64_t>(parts_.vector.size()); }
 
   const Inputs query_;
-  const int64_t key_width_;
+  const Inputs keys_;
   const AdditiveParts parts_;
 };
 

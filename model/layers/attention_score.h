@@ -2,8 +2,9 @@
 // user alone is computed once per request, what depends on the query alone once per query.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<AttentionScore> score, CreateAttentionScore(message, options, scope));
-//   const AttentionScore::Prepared prepared = score->Prepare(context, keys, length);
-//   score->Run(context, prepared, q, scores, stride);          // for each query q
+//   score->Prepare(context, part);                              // once per user
+//   const AttentionScore::Queries queries = score->PrepareQueries(context);
+//   score->Run(context, queries, q, scores, stride);             // for each query q
 //
 // A query's scores have the same bits whatever other queries there are. Const after creation, so thread-safe.
 #ifndef DINGHY_MODEL_LAYERS_ATTENTION_SCORE_H_
@@ -33,23 +34,24 @@ struct ScoreOptions {
 
 class AttentionScore {
  public:
-  // What a request's scores need, in scratch.
-  struct Prepared {
-    int64_t length = 0;           // >= 1
-    const float* keys = nullptr;  // in the form that the score takes them
+  // What the scores need of the context's queries, in scratch.
+  struct Queries {
     Value query = {};             // [queries, any width]
     const float* base = nullptr;  // [queries, any width]: what else depends on the query alone
   };
 
   virtual ~AttentionScore() = default;
 
-  // keys: [BucketRows(length), width], packed, zero from row `length` on; length >= 1. They and what is
-  // returned must stay in scratch while Run is called.
-  virtual Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const = 0;
+  // Fills in `part.keys`, whatever their form, and `part.bias`, where the query has columns of the user.
+  virtual void Prepare(const RunContext& context, UserPart& part) const = 0;
+
+  // What is returned must stay in scratch while Run is called.
+  virtual Queries PrepareQueries(const RunContext& context) const = 0;
 
   // The scores of query `q`: head h's are scores[h * stride] on, one a behavior. stride >=
-  // BucketRows(length); what lies behind a head's last score, up to BucketRows(length), is overwritten.
-  virtual void Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+  // BucketRows(length), length >= 1; what lies behind a head's last score, up to BucketRows(length), is
+  // overwritten.
+  virtual void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
                    int64_t stride) const = 0;
 
   virtual void AddCost(LayerCost& cost) const = 0;

@@ -25,15 +25,21 @@ class AutoScore : public AttentionScore {
         short_history_(std::move(short_history)),
         long_history_(std::move(long_history)) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
-    return Choose(context).score->Prepare(context, keys, length);
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    Choose(context).score->Prepare(context, part);
   }
 
-  void Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+  Queries PrepareQueries(const RunContext& context) const override {
+    return Choose(context).score->PrepareQueries(context);
+  }
+
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
            int64_t stride) const override {
     const Branch& branch = Choose(context);
-    branch.score->Run(context, prepared, q, scores, stride);
-    if (branch.scale != 1) ops::Scale(branch.scale, scores, prepared.length);
+    branch.score->Run(context, queries, q, scores, stride);
+    if (branch.scale != 1) {
+      ops::Scale(branch.scale, scores, context.batch.sequence_lengths[sequence_]);
+    }
   }
 
   // Both branches' parameters; the flops of the long one, where they matter.

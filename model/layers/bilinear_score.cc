@@ -15,32 +15,31 @@ namespace {
 class BilinearScore : public AttentionScore {
  public:
   BilinearScore(const ScoreOptions& options, SplitLinear projection)
-      : query_(options.query), key_width_(options.keys.width()), projection_(std::move(projection)) {}
+      : query_(options.query), keys_(options.keys), projection_(std::move(projection)) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
-    const int64_t columns = BucketRows(length);
-    float* transposed = context.scratch.Floats(key_width_ * columns);
-    ops::Transpose(keys, key_width_, length, key_width_, transposed, columns);
-    return {.length = length,
-            .keys = transposed,
-            .query = {projection_.Run(context), query_.Rows(context), key_width_}};
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    part.keys = GatherTransposed(context, keys_);
+    projection_.Prepare(context, part);
   }
 
-  void Run(const RunContext&, const Prepared& prepared, int64_t q, float* scores,
+  Queries PrepareQueries(const RunContext& context) const override {
+    return {.query = {projection_.Run(context), query_.Rows(context), keys_.width()}};
+  }
+
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
            int64_t stride) const override {
-    ops::DotScores({.data = prepared.keys, .width = key_width_, .columns = BucketRows(prepared.length)},
-                   prepared.query.data + q * key_width_, key_width_, 1, scores, stride);
+    ops::DotScores(KeysOf(context), queries.query.data + q * keys_.width(), keys_.width(), 1, scores, stride);
   }
 
   void AddCost(LayerCost& cost) const override {
-    cost.parameters += query_.width() * key_width_;
+    cost.parameters += query_.width() * keys_.width();
     projection_.AddCost(cost);
-    AddPairCost(query_.level(), 2.0 * static_cast<double>(key_width_), cost);
+    AddPairCost(query_.level(), 2.0 * static_cast<double>(keys_.width()), cost);
   }
 
  private:
   const Inputs query_;
-  const int64_t key_width_;
+  const Inputs keys_;
   const SplitLinear projection_;
 };
 

@@ -35,6 +35,7 @@ struct Step {
 
 struct DinParts {
   Inputs query;
+  Inputs keys;
   int64_t width = 0;  // of the keys, and of the query with the zeros behind it
   int64_t parameters = 0;
   bool has_product = false;
@@ -53,31 +54,37 @@ class DinScore : public AttentionScore {
  public:
   explicit DinScore(DinParts parts) : parts_(std::move(parts)) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
-    return {.length = length,
-            .keys = parts_.bf16 ? RoundedKeys(context, keys, length) : keys,
-            .query = parts_.has_product ? PaddedQuery(context) : Value(),
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    part.keys = Keys(context);
+    parts_.query_part.Prepare(context, part);
+  }
+
+  Queries PrepareQueries(const RunContext& context) const override {
+    return {.query = parts_.has_product ? PaddedQuery(context) : Value(),
             .base = parts_.query_part.Run(context)};
   }
 
-  void Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
            int64_t stride) const override;
 
   void AddCost(LayerCost& cost) const override;
 
  private:
-  // As the products in bf16 take them: packed for the kernel, else still floats.
-  const float* RoundedKeys(const RunContext& context, const float* keys, int64_t length) const {
+  // As the products take them: [BucketRows(length), width], in bf16 rounded, or packed for its kernel.
+  Value Keys(const RunContext& context) const {
+    const int64_t length = parts_.keys.Rows(context);
     if (parts_.fused_bf16 != nullptr) {
-      float* packed = context.scratch.Floats(length * parts_.fused_bf16->key_words());
-      parts_.fused_bf16->PackKeys(keys, length, reinterpret_cast<uint32_t*>(packed));
-      return packed;
+      const int64_t words = parts_.fused_bf16->key_words();
+      float* packed = context.scratch.Floats(length * words);
+      ops::Scratch::Scope scope(context.scratch);
+      parts_.fused_bf16->PackKeys(parts_.keys.GatherPacked(context).data, length,
+                                  reinterpret_cast<uint32_t*>(packed));
+      return {packed, length, words};
     }
-    const int64_t size = BucketRows(length) * parts_.width;
-    float* rounded = context.scratch.Floats(size);
-    std::copy_n(keys, size, rounded);
-    ops::RoundToBf16(rounded, size);
-    return rounded;
+    const int64_t rows = BucketRows(length);
+    float* keys = GatherBucket(context, parts_.keys);
+    if (parts_.bf16) ops::RoundToBf16(keys, rows * parts_.width);
+    return {keys, rows, parts_.width};
   }
 
   // The queries with their zeros, [queries, width].
@@ -261,30 +268,30 @@ absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& o
   return absl::OkStatus();
 }
 
-void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t q, float* scores,
+void DinScore::Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
                    int64_t) const {
   ops::Scratch& scratch = context.scratch;
   ops::Scratch::Scope scope(scratch);
-  const int64_t length = prepared.length;
+  const float* keys = context.user->keys.data;
+  const int64_t length = parts_.keys.Rows(context);
   const int64_t rows = BucketRows(length);
   const int64_t bucket = BucketIndex(length);
   const std::vector<Step>& steps = parts_.steps;
   const DenseWeights& first = steps[0].weights;
   const bool one = steps.size() == 1;
 
-  const float* query = parts_.has_product ? prepared.query.data + q * prepared.query.stride : nullptr;
-  const float* base = prepared.base + q * first.out;
+  const float* query = parts_.has_product ? queries.query.data + q * queries.query.stride : nullptr;
+  const float* base = queries.base + q * first.out;
   const DenseWeights& last = steps.back().weights;
   if (parts_.fused_bf16 != nullptr || parts_.fused != nullptr) {
     if (parts_.fused_bf16 != nullptr) {
-      parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(prepared.keys), length, query, base, scores,
-                             scratch);
+      parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(keys), length, query, base, scores, scratch);
     } else {
       parts_.fused->Run({.key_weight = parts_.key_weight.data(),
                          .product_weight = parts_.has_product ? parts_.product_weight.data() : nullptr,
                          .query = query,
                          .base = base},
-                        prepared.keys, parts_.width, length, scores, scratch);
+                        keys, parts_.width, length, scores, scratch);
     }
     last.activation.Apply(scores, length);
     return;
@@ -298,7 +305,7 @@ void DinScore::Run(const RunContext& context, const Prepared& prepared, int64_t 
   }
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
   float* x = one ? scores : scratch.Floats(rows * first.out);
-  parts_.first[bucket]->Run(prepared.keys, weight, base, x, scratch);
+  parts_.first[bucket]->Run(keys, weight, base, x, scratch);
   first.activation.Apply(x, length);
   for (size_t i = 1; i + 1 < steps.size(); ++i) {
     const DenseWeights& weights = steps[i].weights;
@@ -336,6 +343,7 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
   const std::string field = absl::StrCat(options.prefix, "din");
   DinParts out;
   out.query = options.query;
+  out.keys = options.keys;
   out.width = options.query.width() + static_cast<int64_t>(din.query_zeros());
   if (out.width != options.keys.width()) {
     return scope.Error("keys: expected the query's width ", options.query.width(),

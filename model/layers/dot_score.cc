@@ -12,23 +12,25 @@ namespace {
 class DotScore : public AttentionScore {
  public:
   explicit DotScore(const ScoreOptions& options)
-      : query_(options.query), key_width_(options.keys.width()), heads_(options.heads) {}
+      : query_(options.query), keys_(options.keys), heads_(options.heads) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
-    const int64_t columns = BucketRows(length);
-    float* transposed = context.scratch.Floats(key_width_ * columns);
-    ops::Transpose(keys, key_width_, length, key_width_, transposed, columns);
-    return {.length = length, .keys = transposed, .query = query_.Gather(context)};
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    part.keys = GatherTransposed(context, keys_);
   }
 
-  void Run(const RunContext&, const Prepared& prepared, int64_t q, float* scores,
+  Queries PrepareQueries(const RunContext& context) const override {
+    return {.query = query_.Gather(context)};
+  }
+
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
            int64_t stride) const override {
-    const int64_t columns = BucketRows(prepared.length);
-    const int64_t width = key_width_ / heads_.key_value_heads;
+    const ops::TransposedKeys all = KeysOf(context);
+    const int64_t columns = all.columns;
+    const int64_t width = all.width / heads_.key_value_heads;
     const int64_t group = heads_.group();
-    const float* query = prepared.query.data + q * prepared.query.stride;
+    const float* query = queries.query.data + q * queries.query.stride;
     for (int64_t head = 0; head < heads_.heads; head += group) {
-      const float* keys = prepared.keys + head / group * width * columns;
+      const float* keys = all.data + head / group * width * columns;
       ops::DotScores({.data = keys, .width = width, .columns = columns}, query + head * width, width, group,
                      scores + head * stride, stride);
     }
@@ -40,7 +42,7 @@ class DotScore : public AttentionScore {
 
  private:
   const Inputs query_;
-  const int64_t key_width_;
+  const Inputs keys_;
   const AttentionHeads heads_;
 };
 

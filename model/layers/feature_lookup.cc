@@ -38,7 +38,7 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
   const v1::BundleManifest& manifest = scope.manifest();
   FeatureLookup out;
   out.groups_.resize(2 + manifest.sequences_size());
-  out.groups_[1].level = v1::CANDIDATE;
+  out.groups_[kCandidates].level = v1::CANDIDATE;
   for (int s = 0; s < manifest.sequences_size(); ++s) {
     out.groups_[2 + s].level = v1::SEQUENCE;
     out.groups_[2 + s].sequence = s;
@@ -112,38 +112,48 @@ absl::StatusOr<FeatureLookup> FeatureLookup::Create(LayerScope& scope) {
   return out;
 }
 
-void FeatureLookup::Run(const FeatureBatch& batch, ops::Scratch& scratch, absl::Span<Value> values) const {
-  const RunContext context{.batch = batch, .values = values, .scratch = scratch};
+void FeatureLookup::RunUser(const RunContext& context, absl::Span<Value> values) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Group& group = groups_[g];
-    if (group.width == 0) continue;
-    const int64_t rows = context.Rows(group.level, group.sequence);
-    float* data = scratch.Floats(rows * group.width);
-    for (size_t f = 0; f < columns_.size(); ++f) {
-      if (columns_[f].group != static_cast<int>(g)) continue;
-      float* dst = data + columns_[f].offset;
-      values[f] = {dst, rows, group.width};
-      Fill(columns_[f], batch.columns[f], {.data = dst, .rows = rows, .stride = group.width});
-    }
+    if (g != kCandidates) RunGroup(g, context, values);
   }
 }
 
-void FeatureLookup::Fill(const Column& column, const FeatureColumn& encoded, const ops::GatheredRows& dst) {
+void FeatureLookup::RunCandidates(const RunContext& context, absl::Span<Value> values) const {
+  RunGroup(kCandidates, context, values);
+}
+
+void FeatureLookup::RunGroup(size_t index, const RunContext& context, absl::Span<Value> values) const {
+  const Group& group = groups_[index];
+  if (group.width == 0) return;
+  const int64_t first = index == kCandidates ? context.first : 0;
+  const int64_t rows = context.Rows(group.level, group.sequence);
+  float* data = context.scratch.Floats(rows * group.width);
+  for (size_t f = 0; f < columns_.size(); ++f) {
+    if (columns_[f].group != static_cast<int>(index)) continue;
+    float* dst = data + columns_[f].offset;
+    values[f] = {dst, rows, group.width};
+    Fill(columns_[f], context.batch.columns[f], first, {.data = dst, .rows = rows, .stride = group.width});
+  }
+}
+
+void FeatureLookup::Fill(const Column& column, const FeatureColumn& encoded, int64_t first,
+                         const ops::GatheredRows& dst) {
   const int64_t width = column.width;
   switch (column.kind) {
     case Kind::kSingle:
-      ops::GatherRows(column.table, encoded.rows.data(), dst);
+      ops::GatherRows(column.table, encoded.rows.data() + first, dst);
       break;
     case Kind::kFloats:
       for (int64_t r = 0; r < dst.rows; ++r) {
-        std::memcpy(dst.data + r * dst.stride, encoded.values.data() + r * width, sizeof(float) * width);
+        std::memcpy(dst.data + r * dst.stride, encoded.values.data() + (first + r) * width,
+                    sizeof(float) * width);
       }
       break;
     case Kind::kBagSum:
-      ops::GatherSums(column.table, encoded.rows.data(), encoded.offsets.data(), dst);
+      ops::GatherSums(column.table, encoded.rows.data(), encoded.offsets.data() + first, dst);
       break;
     case Kind::kBagMean:
-      ops::GatherMeans(column.table, encoded.rows.data(), encoded.offsets.data(), dst);
+      ops::GatherMeans(column.table, encoded.rows.data(), encoded.offsets.data() + first, dst);
       break;
   }
 }

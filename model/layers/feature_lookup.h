@@ -2,7 +2,8 @@
 // tables (alone, or a bag's sum or mean), numbers and vectors come as they are.
 //
 //   ASSIGN_OR_RETURN(FeatureLookup lookup, FeatureLookup::Create(scope));
-//   lookup.Run(batch, scratch, values);          // values[f] of manifest.features(f)
+//   lookup.RunUser(context, values);             // values[f] of manifest.features(f)
+//   lookup.RunCandidates(context, values);
 //
 // The features of one level, and of one sequence, lie side by side in the manifest's order, so that most
 // input lists need no copy. Const after Create, so thread-safe.
@@ -29,8 +30,9 @@ class FeatureLookup {
   // in place. Errors: INVALID_ARGUMENT naming the feature, what was expected and what came.
   static absl::StatusOr<FeatureLookup> Create(LayerScope& scope);
 
-  // Fills values[0] to values[features - 1] with rows in `scratch`.
-  void Run(const FeatureBatch& batch, ops::Scratch& scratch, absl::Span<Value> values) const;
+  // Fills values[f] of user and sequence level, or of the context's candidates, with rows in its scratch.
+  void RunUser(const RunContext& context, absl::Span<Value> values) const;
+  void RunCandidates(const RunContext& context, absl::Span<Value> values) const;
 
  private:
   enum class Kind { kSingle, kBagSum, kBagMean, kFloats };
@@ -41,14 +43,18 @@ class FeatureLookup {
     int group = 0;
     int offset = 0;  // of its first float in a row of the group
   };
-  // The features that share their rows: 0 user, 1 candidates, 2 + s sequence s.
+  // The features that share their rows: 0 user, kCandidates, 2 + s sequence s.
+  static constexpr size_t kCandidates = 1;
   struct Group {
     v1::Level level = v1::USER;
     int sequence = -1;
     int width = 0;
   };
 
-  static void Fill(const Column& column, const FeatureColumn& encoded, const ops::GatheredRows& dst);
+  void RunGroup(size_t index, const RunContext& context, absl::Span<Value> values) const;
+  // Rows `first` to `first + dst.rows - 1` of the column.
+  static void Fill(const Column& column, const FeatureColumn& encoded, int64_t first,
+                   const ops::GatheredRows& dst);
 
   std::vector<Column> columns_;
   std::vector<Group> groups_;

@@ -8,6 +8,7 @@
 
 #include "model/layers/inputs.h"
 #include "model/layers/layer.h"
+#include "model/ops/attention.h"
 
 namespace dinghy {
 
@@ -28,6 +29,23 @@ inline float* GatherBucket(const RunContext& context, const Inputs& inputs) {
   inputs.CopyTo(context, out);
   std::fill(out + rows * width, out + BucketRows(rows) * width, 0.0f);
   return out;
+}
+
+// The rows of `inputs` transposed: [width, BucketRows(rows)].
+inline Value GatherTransposed(const RunContext& context, const Inputs& inputs) {
+  const int64_t rows = inputs.Rows(context);
+  const int64_t columns = BucketRows(rows);
+  float* out = context.scratch.Floats(inputs.width() * columns);
+  ops::Scratch::Scope scope(context.scratch);
+  const Value gathered = inputs.Gather(context);
+  ops::Transpose(gathered.data, gathered.stride, rows, inputs.width(), out, columns);
+  return {out, inputs.width(), columns};
+}
+
+// What GatherTransposed gave, as the kernels of scores take it.
+inline ops::TransposedKeys KeysOf(const RunContext& context) {
+  const Value& keys = context.user->keys;
+  return {.data = keys.data, .width = keys.rows, .columns = keys.stride};
 }
 
 }  // namespace dinghy

@@ -119,6 +119,14 @@ Value Inputs::Gather(const RunContext& context) const {
   return {data, rows, width_};
 }
 
+Value Inputs::GatherPacked(const RunContext& context) const {
+  const Value gathered = Gather(context);
+  if (gathered.stride == width_) return gathered;
+  float* data = context.scratch.Floats(gathered.rows * width_);
+  CopyTo(context, data);
+  return {data, gathered.rows, width_};
+}
+
 void Inputs::CopyTo(const RunContext& context, float* dst) const {
   const int64_t rows = Rows(context);
   for (const Piece& piece : pieces_) {

@@ -62,6 +62,8 @@ class Inputs {
   Value Gather(const RunContext& context) const;
   // Copies the rows to dst [rows, width], packed.
   void CopyTo(const RunContext& context, float* dst) const;
+  // All rows, packed: the values themselves where they are, else a copy.
+  Value GatherPacked(const RunContext& context) const;
   // Row `row`; in `buffer` [width] if it has to be put together.
   const float* Row(const RunContext& context, int64_t row, float* buffer) const;
 

@@ -12,41 +12,42 @@ namespace {
 class LatentScore : public AttentionScore {
  public:
   LatentScore(const ScoreOptions& options, std::vector<std::unique_ptr<ops::RowLinear>> down)
-      : query_(options.query), latent_width_(options.keys.width()), down_(std::move(down)) {}
+      : query_(options.query), keys_(options.keys), down_(std::move(down)) {}
 
-  Prepared Prepare(const RunContext& context, const float* keys, int64_t length) const override {
-    const int64_t columns = BucketRows(length);
-    float* transposed = context.scratch.Floats(latent_width_ * columns);
-    ops::Transpose(keys, latent_width_, length, latent_width_, transposed, columns);
-    const Value query = query_.Gather(context);
-    const int64_t head_width = query_.width() / heads();
-    const int64_t stride = heads() * latent_width_;
-    float* projected = context.scratch.Floats(query.rows * stride);
-    for (int64_t h = 0; h < heads(); ++h) {
-      down_[h]->Run(query.data + h * head_width, query.stride, query.rows, projected + h * latent_width_,
-                    stride, context.scratch);
-    }
-    return {.length = length, .keys = transposed, .query = {projected, query.rows, stride}};
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    part.keys = GatherTransposed(context, keys_);
   }
 
-  void Run(const RunContext&, const Prepared& prepared, int64_t q, float* scores,
+  Queries PrepareQueries(const RunContext& context) const override {
+    const Value query = query_.Gather(context);
+    const int64_t head_width = query_.width() / heads();
+    const int64_t stride = heads() * keys_.width();
+    float* projected = context.scratch.Floats(query.rows * stride);
+    for (int64_t h = 0; h < heads(); ++h) {
+      down_[h]->Run(query.data + h * head_width, query.stride, query.rows, projected + h * keys_.width(),
+                    stride, context.scratch);
+    }
+    return {.query = {projected, query.rows, stride}};
+  }
+
+  void Run(const RunContext& context, const Queries& queries, int64_t q, float* scores,
            int64_t stride) const override {
-    ops::DotScores({.data = prepared.keys, .width = latent_width_, .columns = BucketRows(prepared.length)},
-                   prepared.query.data + q * prepared.query.stride, latent_width_, heads(), scores, stride);
+    ops::DotScores(KeysOf(context), queries.query.data + q * queries.query.stride, keys_.width(), heads(),
+                   scores, stride);
   }
 
   void AddCost(LayerCost& cost) const override {
-    const double down = static_cast<double>(query_.width() * latent_width_);
-    cost.parameters += query_.width() * latent_width_;
+    const double down = static_cast<double>(query_.width() * keys_.width());
+    cost.parameters += query_.width() * keys_.width();
     cost.AddPerRow(query_.level(), 2.0 * down);
-    AddPairCost(query_.level(), 2.0 * static_cast<double>(heads() * latent_width_), cost);
+    AddPairCost(query_.level(), 2.0 * static_cast<double>(heads() * keys_.width()), cost);
   }
 
  private:
   int64_t heads() const { return static_cast<int64_t>(down_.size()); }
 
   const Inputs query_;
-  const int64_t latent_width_;
+  const Inputs keys_;
   const std::vector<std::unique_ptr<ops::RowLinear>> down_;  // by head: key_up_h^T
 };
 

@@ -25,26 +25,28 @@ class LinearTargetAttention : public Layer {
   LinearTargetAttention(ValueInfo info, const LayerCost& cost, Parts parts)
       : Layer(std::move(info), cost), parts_(std::move(parts)) {}
 
+  void Prepare(const RunContext& context, UserPart& part) const override;
+
   Value Run(const RunContext& context) const override {
     const TargetAttentionInputs& inputs = parts_.inputs;
     const int64_t queries = inputs.query.Rows(context);
     const int64_t length = inputs.keys.Rows(context);
     const int64_t width = info().width;
     float* out = context.scratch.Floats(queries * width);
-    if (context.attention != nullptr) context.attention->clear();
     if (queries == 0) return {out, queries, width};
     if (length == 0) {
       for (int64_t q = 0; q < queries; ++q) std::copy_n(parts_.empty.data(), width, out + q * width);
       return {out, queries, width};
     }
     ops::Scratch::Scope scope(context.scratch);
-    const Sums sums = SumUp(context, length);
+    const UserPart& user = *context.user;
+    const int64_t columns = user.keys.stride;
     const Value query = inputs.query.Gather(context);
     const int64_t heads = inputs.heads.heads;
     const int64_t head_width = width / heads;
     float* scaled = context.scratch.Floats(key_width());
     float* mapped = context.scratch.Floats(key_width());
-    float* weights = context.attention != nullptr ? context.scratch.Floats(heads * sums.columns) : nullptr;
+    float* weights = context.attention != nullptr ? context.scratch.Floats(heads * columns) : nullptr;
     for (int64_t q = 0; q < queries; ++q) {
       for (int64_t h = 0; h < heads; ++h) {
         std::copy_n(query.data + q * query.stride + h * key_width(), key_width(), scaled);
@@ -52,40 +54,32 @@ class LinearTargetAttention : public Layer {
         std::copy_n(scaled, key_width(), mapped);
         ops::ShiftedEluPlusOne(Shift(mapped, 1, key_width(), 0), mapped, key_width());
         const int64_t group = h / inputs.heads.group();
-        const float* s = sums.s + group * key_width() * head_width;
+        const float* s = user.products.data + group * key_width() * head_width;
         float* pooled = out + q * width + h * head_width;
         ops::WeightedSumRows(s, head_width, mapped, key_width(), head_width, pooled);
-        const float sum = ops::Dot(mapped, sums.z + group * key_width(), key_width());
+        const float sum = ops::Dot(mapped, user.key_sums.data + group * key_width(), key_width());
         if (sum < kLeastLinearSum) {
-          PoolLinearByLogarithms(scaled, key_width(), Columns(sums.key_rows, group * key_width()),
-                                 Columns(sums.values, group * head_width), head_width, pooled,
-                                 weights != nullptr ? weights + h * sums.columns : nullptr);
+          PoolLinearByLogarithms(scaled, key_width(), Columns(user.key_rows, group * key_width()),
+                                 Columns(user.values, group * head_width), head_width, pooled,
+                                 weights != nullptr ? weights + h * columns : nullptr);
           continue;
         }
         const float divide = 1.0f / sum;
         ops::Scale(divide, pooled, head_width);
         if (weights == nullptr) continue;
-        float* row = weights + h * sums.columns;
-        ops::DotScores({.data = sums.keys + group * key_width() * sums.columns,
+        float* row = weights + h * columns;
+        ops::DotScores({.data = user.keys.data + group * key_width() * columns,
                         .width = key_width(),
-                        .columns = sums.columns},
-                       mapped, key_width(), 1, row, sums.columns);
+                        .columns = columns},
+                       mapped, key_width(), 1, row, columns);
         ops::Scale(divide, row, length);
       }
-      if (weights != nullptr) inputs.KeepWeights(context, weights, sums.columns);
+      if (weights != nullptr) inputs.KeepWeights(context, q, weights, columns);
     }
     return {out, queries, width};
   }
 
  private:
-  struct Sums {
-    int64_t columns = 0;
-    const float* keys = nullptr;  // f(k), transposed: [key_value_heads, key width, columns]
-    const float* s = nullptr;     // [key_value_heads, key width, value width]
-    const float* z = nullptr;     // [key_value_heads, key width]
-    Value key_rows, values;       // as they came
-  };
-
   static Value Columns(const Value& value, int64_t from) {
     return {value.data + from, value.rows, value.stride};
   }
@@ -101,36 +95,42 @@ class LinearTargetAttention : public Layer {
     return std::min(largest, 0.0f);
   }
 
-  Sums SumUp(const RunContext& context, int64_t length) const {
-    const TargetAttentionInputs& inputs = parts_.inputs;
-    const int64_t groups = inputs.heads.key_value_heads;
-    const int64_t value_width = info().width / inputs.heads.heads;
-    const int64_t all = inputs.keys.width();
-    const int64_t columns = BucketRows(length);
-    float* keys = context.scratch.Floats(all * columns);
-    float* s = context.scratch.Floats(all * value_width);
-    float* z = context.scratch.Floats(all);
-    const Value rows = inputs.keys.Gather(context);
-    const Value values = inputs.values.Gather(context);
-    ops::Scratch::Scope scope(context.scratch);
-    ops::Transpose(rows.data, rows.stride, length, all, keys, columns);
-    float* ones = context.scratch.Floats(length);
-    std::fill_n(ones, length, 1.0f);
-    for (int64_t group = 0; group < groups; ++group) {
-      const float shift = Shift(keys + group * key_width() * columns, key_width(), length, columns);
-      for (int64_t i = group * key_width(); i < (group + 1) * key_width(); ++i) {
-        float* row = keys + i * columns;
-        ops::ShiftedEluPlusOne(shift, row, length);
-        ops::WeightedSumRows(values.data + group * value_width, values.stride, row, length, value_width,
-                             s + i * value_width);
-        z[i] = ops::Dot(row, ones, length);
-      }
-    }
-    return {.columns = columns, .keys = keys, .s = s, .z = z, .key_rows = rows, .values = values};
-  }
-
   const Parts parts_;
 };
+
+void LinearTargetAttention::Prepare(const RunContext& context, UserPart& part) const {
+  const TargetAttentionInputs& inputs = parts_.inputs;
+  const int64_t length = inputs.keys.Rows(context);
+  if (length == 0) return;
+  const int64_t groups = inputs.heads.key_value_heads;
+  const int64_t value_width = info().width / inputs.heads.heads;
+  const int64_t all = inputs.keys.width();
+  const int64_t columns = BucketRows(length);
+  float* keys = context.scratch.Floats(all * columns);  // f(k), transposed
+  float* s = context.scratch.Floats(all * value_width);
+  float* z = context.scratch.Floats(all);
+  const Value rows = inputs.keys.GatherPacked(context);
+  const Value values = inputs.values.GatherPacked(context);
+  ops::Scratch::Scope scope(context.scratch);
+  ops::Transpose(rows.data, rows.stride, length, all, keys, columns);
+  float* ones = context.scratch.Floats(length);
+  std::fill_n(ones, length, 1.0f);
+  for (int64_t group = 0; group < groups; ++group) {
+    const float shift = Shift(keys + group * key_width() * columns, key_width(), length, columns);
+    for (int64_t i = group * key_width(); i < (group + 1) * key_width(); ++i) {
+      float* row = keys + i * columns;
+      ops::ShiftedEluPlusOne(shift, row, length);
+      ops::WeightedSumRows(values.data + group * value_width, values.stride, row, length, value_width,
+                           s + i * value_width);
+      z[i] = ops::Dot(row, ones, length);
+    }
+  }
+  part.keys = {keys, all, columns};
+  part.products = {s, all, value_width};
+  part.key_sums = {z, 1, all};
+  part.key_rows = rows;
+  part.values = values;
+}
 
 }  // namespace
 

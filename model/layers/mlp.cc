@@ -23,6 +23,8 @@ class MlpLayer : public Layer {
   MlpLayer(ValueInfo info, const LayerCost& cost, SplitLinear first, std::vector<Step> steps)
       : Layer(std::move(info), cost), first_(std::move(first)), steps_(std::move(steps)) {}
 
+  void Prepare(const RunContext& context, UserPart& part) const override { first_.Prepare(context, part); }
+
   Value Run(const RunContext& context) const override {
     const int64_t rows = context.Rows(info().level, info().sequence);
     float* x = first_.Run(context);

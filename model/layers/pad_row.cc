@@ -45,7 +45,11 @@ void FindPadRow(const v1::Layer& message, const Layer& layer, LayerScope& scope)
     values[input] = {row->data(), 1, static_cast<int64_t>(row->size())};
   }
   ops::Scratch scratch;
-  const Value result = layer.Run({.batch = batch, .values = values, .scratch = scratch});
+  UserPart part;
+  RunContext context{.batch = batch, .values = values, .scratch = scratch};
+  layer.Prepare(context, part);
+  context.user = &part;
+  const Value result = layer.Run(context);
   scope.SetPadRow(value, std::vector<float>(result.data, result.data + info.width));
 }
 

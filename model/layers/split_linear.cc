@@ -1,7 +1,6 @@
 #include "model/layers/split_linear.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -65,17 +64,24 @@ absl::StatusOr<SplitLinear> SplitLinear::Create(const Inputs& inputs, const Dens
   return out;
 }
 
+void SplitLinear::Prepare(const RunContext& context, UserPart& part) const {
+  if (user_ == nullptr) return;
+  float* bias = context.scratch.Floats(out_);
+  part.bias = {bias, 1, out_};
+  ops::Scratch::Scope scope(context.scratch);
+  const Value x = user_inputs_.Gather(context);
+  user_->Run(x.data, x.stride, 1, bias, out_, context.scratch);
+}
+
 float* SplitLinear::Run(const RunContext& context) const {
   const int64_t rows = rows_ != nullptr ? row_inputs_.Rows(context) : 1;
   float* y = context.scratch.Floats(rows * out_);
   if (rows == 0) return y;
-  ops::Scratch::Scope scope(context.scratch);
   if (user_ != nullptr) {
-    const Value x = user_inputs_.Gather(context);
-    user_->Run(x.data, x.stride, 1, y, out_, context.scratch);
-    for (int64_t r = 1; r < rows; ++r) std::memcpy(y + r * out_, y, sizeof(float) * out_);
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(context.user->bias.data, out_, y + r * out_);
   }
   if (rows_ != nullptr) {
+    ops::Scratch::Scope scope(context.scratch);
     const Value x = row_inputs_.Gather(context);
     rows_->Run(x.data, x.stride, rows, y, out_, context.scratch);
   }

@@ -2,7 +2,8 @@
 // the other rows as a bias.
 //
 //   ASSIGN_OR_RETURN(SplitLinear linear, SplitLinear::Create(inputs, weights, scope));
-//   Value y = linear.Run(context);               // [rows of the inputs' level, out], packed
+//   linear.Prepare(context, part);               // once per user
+//   float* y = linear.Run(context);              // [rows of the inputs' level, out], packed
 //
 // Const after Create, so thread-safe.
 #ifndef DINGHY_MODEL_LAYERS_SPLIT_LINEAR_H_
@@ -26,6 +27,9 @@ class SplitLinear {
   // `weights.in` must be inputs.width(); the weights are copied, the activation is not applied.
   static absl::StatusOr<SplitLinear> Create(const Inputs& inputs, const DenseWeights& weights,
                                             LayerScope& scope);
+
+  // Fills in `part.bias`.
+  void Prepare(const RunContext& context, UserPart& part) const;
 
   // y [rows, out], packed, which the caller may go on writing to.
   float* Run(const RunContext& context) const;

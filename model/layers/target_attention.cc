@@ -29,13 +29,18 @@ class TargetAttention : public Layer {
   TargetAttention(ValueInfo info, const LayerCost& cost, Parts parts)
       : Layer(std::move(info), cost), parts_(std::move(parts)) {}
 
+  void Prepare(const RunContext& context, UserPart& part) const override {
+    if (parts_.inputs.keys.Rows(context) == 0) return;
+    part.values = parts_.inputs.values.GatherPacked(context);
+    parts_.score->Prepare(context, part);
+  }
+
   Value Run(const RunContext& context) const override {
     const TargetAttentionInputs& inputs = parts_.inputs;
     const int64_t queries = inputs.query.Rows(context);
     const int64_t length = inputs.keys.Rows(context);
     const int64_t width = info().width;
     float* out = context.scratch.Floats(queries * width);
-    if (context.attention != nullptr) context.attention->clear();
     ops::Scratch::Scope scope(context.scratch);
     const int64_t heads = inputs.heads.heads;
     const int64_t pooled_width = heads * parts_.pooling.width();
@@ -45,18 +50,16 @@ class TargetAttention : public Layer {
         std::copy_n(parts_.pooling.empty().data(), pooled_width, pooled + q * pooled_width);
       }
     } else if (queries > 0) {
-      const float* keys = GatherBucket(context, inputs.keys);
-      const Value values = inputs.values.Gather(context);
-      const AttentionScore::Prepared prepared = parts_.score->Prepare(context, keys, length);
+      const AttentionScore::Queries prepared = parts_.score->PrepareQueries(context);
       const int64_t stride = BucketRows(length + 1);
       float* scores = context.scratch.Floats(heads * stride);
       for (int64_t q = 0; q < queries; ++q) {
         parts_.score->Run(context, prepared, q, scores, stride);
         for (int64_t h = 0; h < heads; ++h) {
-          parts_.pooling.Run(h, length, scores + h * stride, values,
+          parts_.pooling.Run(h, length, scores + h * stride, context.user->values,
                              pooled + q * pooled_width + h * parts_.pooling.width());
         }
-        if (context.attention != nullptr) inputs.KeepWeights(context, scores, stride);
+        if (context.attention != nullptr) inputs.KeepWeights(context, q, scores, stride);
       }
     }
     if (parts_.latent.has_value() && queries > 0) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "model/ops/vector_math.h"
 
@@ -62,19 +61,13 @@ absl::StatusOr<TargetAttentionInputs> TargetAttentionInputs::Create(const v1::Ta
   return out;
 }
 
-void TargetAttentionInputs::KeepWeights(const RunContext& context, const float* weights,
+void TargetAttentionInputs::KeepWeights(const RunContext& context, int64_t q, const float* weights,
                                         int64_t stride) const {
-  const int copies = query.level() == v1::USER ? context.batch.candidates : 1;
-  if (copies == 0) return;
-  std::vector<float>& out = *context.attention;
   const int64_t length = keys.Rows(context);
-  const size_t begin = out.size();
-  out.resize(begin + static_cast<size_t>(copies * length));
-  float* mean = out.data() + begin;
+  float* mean = context.attention + q * length;
   std::copy_n(weights, length, mean);
   for (int64_t h = 1; h < heads.heads; ++h) ops::AddTo(weights + h * stride, mean, length);
   if (heads.heads > 1) ops::Scale(1.0f / static_cast<float>(heads.heads), mean, length);
-  for (int i = 1; i < copies; ++i) std::copy_n(mean, length, mean + i * length);
 }
 
 }  // namespace dinghy

@@ -26,9 +26,9 @@ struct TargetAttentionInputs {
   static absl::StatusOr<TargetAttentionInputs> Create(const v1::TargetAttention& message,
                                                       const LayerScope& scope);
 
-  // Appends one query's weights to *context.attention, the mean over the heads; head h's begin at
-  // weights[h * stride]. A user's query has them once per candidate.
-  void KeepWeights(const RunContext& context, const float* weights, int64_t stride) const;
+  // Writes the weights of query `q` to context.attention, the mean over the heads; head h's begin at
+  // weights[h * stride].
+  void KeepWeights(const RunContext& context, int64_t q, const float* weights, int64_t stride) const;
 };
 
 }  // namespace dinghy

@@ -74,6 +74,29 @@ TEST(AllocationTest, NorDoesAnyTargetAttention) {
   }
 }
 
+// Ranges of a user state that was kept, as where a cache has it.
+TEST(AllocationTest, NorDoRanges) {
+  const RandomModel random_model = MakeVariant(Variant::kDinSasrec, {}, 1);
+  const std::unique_ptr<Model> model = CreateModel(random_model);
+  ASSERT_NE(model, nullptr);
+  const FeatureBatch batch = RandomBatch(random_model, {.candidates = 100, .lengths = {66, 66}}, 1);
+  ops::Scratch scratch;
+  const UserState kept = [&] {
+    ops::Scratch::Scope scope(scratch);
+    return model->Keep(model->ScoreUser(batch, {}, scratch));
+  }();
+  ModelOutputs outputs;
+  const auto score = [&] {
+    model->StartOutputs(batch, kept, {}, outputs);
+    model->ScoreRange(batch, kept, 0, 40, {}, scratch, outputs);
+    model->ScoreRange(batch, kept, 40, 100, {}, scratch, outputs);
+  };
+  score();
+  const AllocationScope scope;
+  for (int round = 0; round < 3; ++round) score();
+  EXPECT_EQ(scope.count(), 0);
+}
+
 TEST(AllocationTest, TheCounterCounts) {
   ASSERT_TRUE(kAllocationsCount);
   const AllocationScope scope;
