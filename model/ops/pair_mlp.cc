@@ -125,7 +125,8 @@ class PairMlpRun {
     float* x = nullptr;       // [rows, step->stride]
     int64_t first = 0;        // row of the block
     int64_t rows = 0;         // 0: none
-    float* scores = nullptr;  // where the last layer's go, [rows]; null below the last hidden layer
+    int64_t block_rows = 0;   // of the block, where these complete its last hidden layer, else 0
+    float* scores = nullptr;  // of the block
   };
 
   // All rows of the block at begin_.
@@ -179,10 +180,10 @@ class PairMlpRun {
   HWY_INLINE void RunTile(size_t layer, int64_t& r, int64_t width, const RowTileArgs& t, const RowsOfB& b,
                           bool completes) {
     const PairMlp::Step& step = args_.steps[layer];
-    if (pending_.rows > 0 && layer > 0 && pending_.step == &args_.steps[layer - 1] &&
-        pending_.first < r + kRows) {
-      FinishPending();
-    }
+    const int64_t rows = HWY_MIN(PairMlp::kBlockRows, args_.rows - begin_);
+    const bool reads = layer > 0 && pending_.step == &args_.steps[layer - 1] && pending_.first < r + kRows;
+    const bool overwrites = pending_.step == &step && pending_.block_rows > 0;
+    if (reads || overwrites) FinishPending();
     SigmoidJob job(pending_.x, pending_.rows > 0 ? pending_.rows * pending_.step->stride : 0);
     RowTile<kRows, kVectors, kHalf>(t, r, width, b, job);
     ScorePending();
@@ -191,7 +192,8 @@ class PairMlpRun {
                   .x = t.c - (step.stride - width) + r * step.stride,
                   .first = r,
                   .rows = kRows,
-                  .scores = layer + 2 == args_.steps.size() ? args_.scores + begin_ + r : nullptr};
+                  .block_rows = layer + 2 == args_.steps.size() && r + kRows == rows ? rows : 0,
+                  .scores = args_.scores + begin_};
       if (HWY_TARGET != HWY_AVX3 || step.activation != PairActivation::kSigmoid) FinishPending();
     }
     r += kRows;
@@ -203,10 +205,11 @@ class PairMlpRun {
     ScorePending();
   }
 
-  // The pending rows are activated: what follows from that.
+  // The pending rows are activated: the last layer, once a block is complete.
   HWY_INLINE void ScorePending() {
-    if (pending_.rows > 0 && pending_.scores != nullptr) {
-      LastLayer(args_.steps.back(), pending_.x, pending_.step->stride, pending_.rows, pending_.scores);
+    if (pending_.rows > 0 && pending_.block_rows > 0) {
+      LastLayer(args_.steps.back(), args_.blocks + pending_.step->block_offset, pending_.step->stride,
+                pending_.block_rows, pending_.scores);
     }
     pending_.rows = 0;
   }

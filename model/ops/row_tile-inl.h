@@ -138,6 +138,17 @@ HWY_INLINE void RowTile(const RowTileArgs& t, int64_t row, int64_t columns, cons
     job.Step();
   }
   for (; i < t.k; ++i) sums.Add(a, t.a_stride, b, i);
+  if (columns == kVectors * lanes + (kHalf ? lanes / 2 : 0) && t.bias != nullptr && !t.accumulate) {
+    for (int r = 0; r < kRows; ++r) {
+      float* out = c + r * t.c_stride;
+      for (int v = 0; v < kVectors; ++v)
+        hn::StoreU(hn::Add(sums.sum[r][v], hn::LoadU(d, t.bias + v * lanes)), d, out + v * lanes);
+      if constexpr (kHalf)
+        hn::StoreU(hn::Add(sums.half[r], hn::LoadU(dh, t.bias + kVectors * lanes)), dh,
+                   out + kVectors * lanes);
+    }
+    return;
+  }
   for (int r = 0; r < kRows; ++r) {
     float* out = c + r * t.c_stride;
     for (int v = 0; v < kVectors; ++v) Finish(t, d, sums.sum[r][v], v * lanes, columns, out);
