@@ -3,7 +3,8 @@
 //
 //   GatherRows(table, ids, {.data = dst, .rows = 500, .stride = 64});
 //
-// Highway with run-time dispatch; the bits are those of a plain loop. Thread-safe.
+// Rows are prefetched, for tables that do not fit in the caches. Highway with run-time dispatch; the bits are
+// those of a plain loop. Thread-safe.
 #ifndef DINGHY_MODEL_OPS_GATHER_H_
 #define DINGHY_MODEL_OPS_GATHER_H_
 
