@@ -26,6 +26,30 @@ int FirstValue(const v1::Column& column, int begin, int width) {
   return offset;
 }
 
+// What becomes of ids, one after the other, looked up a batch at a time.
+template <typename Id>
+class FoundIds {
+ public:
+  FoundIds(const Vocabulary& vocabulary, absl::Span<const Id> ids) : vocabulary_(vocabulary), ids_(ids) {}
+
+  Vocabulary::Found Next() {
+    if (next_ == kBatch) {
+      const absl::Span<const Id> batch = ids_.subspan(0, kBatch);
+      vocabulary_.Find(batch, found_);
+      ids_.remove_prefix(batch.size());
+      next_ = 0;
+    }
+    return found_[next_++];
+  }
+
+ private:
+  static constexpr size_t kBatch = 64;
+  const Vocabulary& vocabulary_;
+  absl::Span<const Id> ids_;  // still to be looked up
+  size_t next_ = kBatch;
+  Vocabulary::Found found_[kBatch];
+};
+
 }  // namespace
 
 absl::string_view ValueTypeName(v1::Column::ValuesCase type) {
@@ -241,6 +265,8 @@ template <typename Values>
 absl::Status ColumnEncoder::AppendIds(const v1::Column& column, const Values& values, int begin, int rows,
                                       FeatureColumn& out, OovCounter& oov) const {
   int next = FirstValue(column, begin, 1);
+  FoundIds found_ids(*vocabulary_,
+                     absl::MakeConstSpan(values.data() + next, FirstValue(column, begin + rows, 1) - next));
   for (int row = begin; row < begin + rows; ++row) {
     const int length = column.lengths().empty() ? 1 : static_cast<int>(column.lengths(row));
     if (!is_bag_) {
@@ -251,10 +277,10 @@ absl::Status ColumnEncoder::AppendIds(const v1::Column& column, const Values& va
       }
     }
     for (const int end = next + length; next < end; ++next) {
-      const auto& id = values.Get(next);
-      const Vocabulary::Found found = vocabulary_->Find(id);
+      const Vocabulary::Found found = found_ids.Next();
       if (found.row < 0) {
-        return Invalid(absl::StrCat("row ", row, ": expected an id of the vocabulary, got ", id));
+        return Invalid(
+            absl::StrCat("row ", row, ": expected an id of the vocabulary, got ", values.Get(next)));
       }
       if (!found.known) oov.Add(row - begin);
       out.rows.push_back(found.row);

@@ -247,10 +247,16 @@ absl::Status Vocabulary::ReadFile(const v1::IdFeature& feature, const FileConten
     return absl::NotFoundError(
         absl::StrCat("id.file.path: expected a file of the bundle, got \"", name, "\", which it has not"));
   }
-  file_ = found->second;
+  const std::string_view file = found->second;
+  const auto lines = std::count(file.begin(), file.end(), '\n') + 1;
+  if (feature.type() == v1::IdFeature::STRING) {
+    text_rows_ = TextIndex(lines, static_cast<int64_t>(file.size()));
+  } else {
+    integer_rows_ = IntegerIndex(lines);
+  }
 
   int64_t line = 0;
-  for (std::string_view rest = file_; !rest.empty(); ++line) {
+  for (std::string_view rest = file; !rest.empty(); ++line) {
     const size_t end = rest.find('\n');
     const std::string_view token = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
@@ -273,7 +279,7 @@ absl::Status Vocabulary::AddToken(std::string_view token, v1::IdFeature::Type ty
   }
   bool added = false;
   if (type == v1::IdFeature::STRING) {
-    added = text_rows_.emplace(token, static_cast<int32_t>(row)).second;
+    added = text_rows_.Add(token, static_cast<int32_t>(row));
   } else {
     int64_t id = 0;
     const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), id);
@@ -281,7 +287,7 @@ absl::Status Vocabulary::AddToken(std::string_view token, v1::IdFeature::Type ty
       return absl::InvalidArgumentError(
           absl::StrCat("expected the decimal digits of an id, got \"", std::string(token), "\""));
     }
-    added = integer_rows_.emplace(id, static_cast<int32_t>(row)).second;
+    added = integer_rows_.Add(id, static_cast<int32_t>(row));
   }
   if (!added) {
     return absl::InvalidArgumentError(
@@ -290,27 +296,42 @@ absl::Status Vocabulary::AddToken(std::string_view token, v1::IdFeature::Type ty
   return absl::OkStatus();
 }
 
-Vocabulary::Found Vocabulary::Find(int64_t id) const {
-  if (id < 0) return {negative_row_, false};
-  switch (kind_) {
-    case v1::IdFeature::kIdentity:
-      if (static_cast<uint64_t>(id) < size_) return {static_cast<int32_t>(id), true};
-      break;
-    case v1::IdFeature::kFile:
-      if (const auto found = integer_rows_.find(id); found != integer_rows_.end()) {
-        return {found->second, true};
-      }
-      break;
-    default:
-      return {HashRow(id, hashing_), true};
+// Those of a file that are unknown take the policy's row.
+template <typename Index, typename Id>
+void Vocabulary::FindInFile(const Index& index, absl::Span<const Id> ids, Found* found) const {
+  constexpr size_t kBatch = 64;
+  int32_t rows[kBatch];
+  for (size_t begin = 0; begin < ids.size(); begin += kBatch) {
+    const absl::Span<const Id> batch = ids.subspan(begin, kBatch);
+    index.Find(batch, rows);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      found[begin + i] = rows[i] >= 0 ? Found{rows[i], true} : Found{unknown_row_, false};
+    }
   }
-  return {unknown_row_, false};
 }
 
-Vocabulary::Found Vocabulary::Find(std::string_view id) const {
-  if (kind_ != v1::IdFeature::kFile) return {HashRow(id, hashing_), true};
-  if (const auto found = text_rows_.find(id); found != text_rows_.end()) return {found->second, true};
-  return {unknown_row_, false};
+void Vocabulary::Find(absl::Span<const int64_t> ids, Found* found) const {
+  switch (kind_) {
+    case v1::IdFeature::kIdentity:
+      for (size_t i = 0; i < ids.size(); ++i) {
+        found[i] = static_cast<uint64_t>(ids[i]) < size_ ? Found{static_cast<int32_t>(ids[i]), true}
+                                                         : Found{unknown_row_, false};
+      }
+      break;
+    case v1::IdFeature::kFile:
+      FindInFile(integer_rows_, ids, found);
+      break;
+    default:
+      for (size_t i = 0; i < ids.size(); ++i) found[i] = {HashRow(ids[i], hashing_), true};
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0) found[i] = {negative_row_, false};
+  }
+}
+
+void Vocabulary::Find(absl::Span<const std::string* const> ids, Found* found) const {
+  if (kind_ == v1::IdFeature::kFile) return FindInFile(text_rows_, ids, found);
+  for (size_t i = 0; i < ids.size(); ++i) found[i] = {HashRow(std::string_view(*ids[i]), hashing_), true};
 }
 
 int32_t Vocabulary::HashRow(const v1::HashExample& example, const Hashing& hashing) const {

@@ -1,7 +1,8 @@
 // The vocabulary of an id feature: which row of the embedding table an id takes.
 //
 //   ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::Create(feature.id(), files));
-//   Vocabulary::Found found = vocabulary->Find(int64_t{17});   // found.row, found.known
+//   Vocabulary::Found found[2];
+//   vocabulary->Find({17, 18}, found);         // found[0].row, found[0].known
 //
 // Thread-safe: const after Create.
 #ifndef DINGHY_FEATURES_VOCABULARY_H_
@@ -11,11 +12,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "features/file_contents.h"
+#include "features/row_index.h"
 #include "proto/bundle.pb.h"
 
 namespace dinghy {
@@ -38,10 +40,11 @@ class Vocabulary {
   static absl::StatusOr<std::unique_ptr<Vocabulary>> Create(const v1::IdFeature& feature,
                                                             const FileContents& files);
 
-  // For features of type INT64.
-  Found Find(int64_t id) const;
-  // For features of type STRING.
-  Found Find(std::string_view id) const;
+  // found[i] is what became of ids[i]; many at a time are found faster than each alone. For features of type
+  // INT64.
+  void Find(absl::Span<const int64_t> ids, Found* found) const;
+  // For features of type STRING; the pointers as those of a repeated field of texts.
+  void Find(absl::Span<const std::string* const> ids, Found* found) const;
 
   // The highest row that Find can give, pad and OOV rows included where the feature has them.
   int64_t max_row() const { return max_row_; }
@@ -54,6 +57,8 @@ class Vocabulary {
   absl::Status ReadHash(const HashVocabulary& hash, v1::IdFeature::Type type, const std::string& field);
   absl::Status ReadFile(const v1::IdFeature& feature, const FileContents& files);
   absl::Status AddToken(std::string_view token, v1::IdFeature::Type type, int64_t row);
+  template <typename Index, typename Id>
+  void FindInFile(const Index& index, absl::Span<const Id> ids, Found* found) const;
   absl::Status SetRange(int64_t first_row, int64_t rows);
 
   // How a hash becomes a row.
@@ -78,9 +83,8 @@ class Vocabulary {
   uint32_t seed_ = 0;
   Hashing hashing_;
 
-  std::string file_;  // what the keys of text_rows_ point into
-  std::unordered_map<std::string_view, int32_t> text_rows_;
-  std::unordered_map<int64_t, int32_t> integer_rows_;
+  TextIndex text_rows_;
+  IntegerIndex integer_rows_;
 };
 
 }  // namespace dinghy

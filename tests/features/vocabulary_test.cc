@@ -33,7 +33,15 @@ class VocabularyTest : public ::testing::Test {
 // Row and whether the id is known.
 template <typename Id>
 std::pair<int, bool> Find(const Vocabulary& vocabulary, Id id) {
-  const Vocabulary::Found found = vocabulary.Find(id);
+  Vocabulary::Found found;
+  if constexpr (std::is_convertible_v<Id, std::string_view>) {
+    const std::string text(id);
+    const std::string* const pointer = &text;
+    vocabulary.Find(absl::MakeConstSpan(&pointer, 1), &found);
+  } else {
+    const int64_t integer = id;
+    vocabulary.Find(absl::MakeConstSpan(&integer, 1), &found);
+  }
   return {found.row, found.known};
 }
 using Row = std::pair<int, bool>;
