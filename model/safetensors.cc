@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "features/large_block.h"
 #include "model/safetensors_header.h"
 
 namespace dinghy {
@@ -110,13 +111,12 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 
 template <typename T>
 TensorData<T> AllocateElements(int64_t count) {
-  constexpr size_t kAlign = 64;
+  constexpr size_t kReadable = 64;  // bytes behind the last element
   if (count < 0 || count > std::numeric_limits<int64_t>::max() / int64_t{8}) return nullptr;
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  const size_t allocated = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
-  void* p = std::aligned_alloc(kAlign, allocated);
+  void* p = AllocateLargeBlock(bytes + kReadable);
   if (p == nullptr) return nullptr;
-  std::memset(static_cast<char*>(p) + bytes, 0, allocated - bytes);
+  std::memset(static_cast<char*>(p) + bytes, 0, kReadable);
   return TensorData<T>(static_cast<T*>(p));
 }
 

@@ -22,8 +22,8 @@ namespace dinghy {
 using ReadBytes = std::function<absl::Status(absl::Span<char> bytes)>;
 
 // `count` elements (T: float, uint16_t or int8_t), not initialised, 64-byte aligned, with at least 64
-// readable bytes behind them (set to zero), so that vector code may read past the end. Null if there is no
-// memory.
+// readable bytes behind them (set to zero), so that vector code may read past the end; in huge pages where they
+// are large. Null if there is no memory.
 template <typename T>
 TensorData<T> AllocateElements(int64_t count);
 
