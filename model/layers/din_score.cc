@@ -40,9 +40,8 @@ struct DinParts {
   int64_t parameters = 0;
   bool has_product = false;
   SplitLinear query_part;
-  int64_t stride = 0;                   // of the two weights below; at least the first layer's width
-  std::vector<float> key_weight;        // (Wk - Wd)^T, [width, stride]
-  std::vector<float> product_weight;    // Wp^T, [width, stride]
+  std::vector<float> key_weight;        // (Wk - Wd)^T, [width, first layer's width]
+  std::vector<float> product_weight;    // Wp^T, the same
   bool bf16 = false;                    // factors are rounded but in the last layer
   std::unique_ptr<ops::PairMlp> fused;  // without either: oneDNN's products, in `first` and the steps
   std::unique_ptr<ops::PairMlpBf16> fused_bf16;
@@ -70,7 +69,7 @@ class DinScore : public AttentionScore {
   void AddCost(LayerCost& cost) const override;
 
  private:
-  // As the products take them: [BucketRows(length), width], in bf16 rounded, or packed for its kernel.
+  // As the products take them: packed for the kernel, or [BucketRows(length), width], in bf16 rounded.
   Value Keys(const RunContext& context) const {
     const int64_t length = parts_.keys.Rows(context);
     if (parts_.fused_bf16 != nullptr) {
@@ -80,6 +79,13 @@ class DinScore : public AttentionScore {
       parts_.fused_bf16->PackKeys(parts_.keys.GatherPacked(context).data, length,
                                   reinterpret_cast<uint32_t*>(packed));
       return {packed, length, words};
+    }
+    if (parts_.fused != nullptr) {
+      const int64_t floats = parts_.fused->key_floats();
+      float* packed = context.scratch.Floats(length * floats);
+      ops::Scratch::Scope scope(context.scratch);
+      parts_.fused->PackKeys(parts_.keys.GatherPacked(context).data, length, packed);
+      return {packed, length, floats};
     }
     const int64_t rows = BucketRows(length);
     float* keys = GatherBucket(context, parts_.keys);
@@ -143,11 +149,11 @@ absl::StatusOr<WeightParts> FindParts(const v1::DinScore& din, const float* weig
   return out;
 }
 
-// scale * (a + sign * b) of two parts' weights, rounded once, either of which may be absent.
-float Combine(double scale, const float* a, const float* b, double sign, int64_t index) {
+// a + sign * b of two parts' weights, rounded once, either of which may be absent.
+float Combine(const float* a, const float* b, double sign, int64_t index) {
   const double left = a != nullptr ? a[index] : 0.0;
   const double right = b != nullptr ? b[index] : 0.0;
-  return static_cast<float>(scale * (left + sign * right));
+  return static_cast<float>(left + sign * right);
 }
 
 // The first layer's weight as its users want it: the queries' part with the bias, and the two that a query
@@ -159,25 +165,20 @@ absl::Status SplitFirstLayer(const v1::DinScore& din, const std::string& field, 
   if (!parts.ok()) return parts.status();
   const int64_t query_width = out.query.width();
   std::vector<float> query_weight(first.out * query_width);
-  out.stride = out.fused != nullptr ? out.fused->first_stride() : first.out;
-  out.key_weight.resize(out.width * out.stride);
-  out.product_weight.resize(out.width * out.stride);
+  out.key_weight.resize(out.width * first.out);
+  out.product_weight.resize(out.width * first.out);
   out.has_product = parts->product != nullptr;
-  const float scale = out.fused != nullptr ? out.fused->first_scale() : 1.0f;
   for (int64_t n = 0; n < first.out; ++n) {
     for (int64_t k = 0; k < out.width; ++k) {
       const int64_t from = n * first.in + k;
       if (k < query_width)
-        query_weight[n * query_width + k] = Combine(scale, parts->query, parts->difference, 1, from);
-      out.key_weight[k * out.stride + n] = Combine(scale, parts->key, parts->difference, -1, from);
-      out.product_weight[k * out.stride + n] = Combine(scale, parts->product, nullptr, 1, from);
+        query_weight[n * query_width + k] = Combine(parts->query, parts->difference, 1, from);
+      out.key_weight[k * first.out + n] = Combine(parts->key, parts->difference, -1, from);
+      out.product_weight[k * first.out + n] = Combine(parts->product, nullptr, 1, from);
     }
   }
-  std::vector<float> bias = first.bias;
-  for (float& b : bias) b *= scale;
   absl::StatusOr<SplitLinear> query_part = SplitLinear::Create(
-      out.query,
-      {.weight = std::move(query_weight), .bias = std::move(bias), .in = query_width, .out = first.out},
+      out.query, {.weight = std::move(query_weight), .bias = first.bias, .in = query_width, .out = first.out},
       scope);
   if (!query_part.ok()) return query_part.status();
   out.query_part = *std::move(query_part);
@@ -287,20 +288,16 @@ void DinScore::Run(const RunContext& context, const Queries& queries, int64_t q,
     if (parts_.fused_bf16 != nullptr) {
       parts_.fused_bf16->Run(reinterpret_cast<const uint32_t*>(keys), length, query, base, scores, scratch);
     } else {
-      parts_.fused->Run({.key_weight = parts_.key_weight.data(),
-                         .product_weight = parts_.has_product ? parts_.product_weight.data() : nullptr,
-                         .query = query,
-                         .base = base},
-                        keys, parts_.width, length, scores, scratch);
+      parts_.fused->Run(keys, length, query, base, scores, scratch);
     }
     last.activation.Apply(scores, length);
     return;
   }
   const float* weight = parts_.key_weight.data();
   if (parts_.has_product) {
-    float* pair_weight = scratch.Floats(parts_.width * parts_.stride);
-    ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, parts_.stride);
-    if (parts_.bf16) ops::RoundToBf16(pair_weight, parts_.width * parts_.stride);
+    float* pair_weight = scratch.Floats(parts_.width * first.out);
+    ops::AddScaledRows(weight, parts_.product_weight.data(), query, pair_weight, parts_.width, first.out);
+    if (parts_.bf16) ops::RoundToBf16(pair_weight, parts_.width * first.out);
     weight = pair_weight;
   }
   // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
@@ -368,18 +365,19 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
   }
   // A single layer is the last one, whose products are in f32.
   out.bf16 = scope.manifest().precision() == v1::BF16 && out.steps.size() > 1;
-  std::vector<ops::PairMlp::Layer> layers;
-  if (scope.options().fused_kernels) layers = FusedLayers(out.steps, out.width);
-  if (!out.bf16) out.fused = ops::PairMlp::Create(layers);
   if (absl::Status status = SplitFirstLayer(din, field, scope, out); !status.ok()) return status;
+  const ops::PairMlp::Options kernel = {
+      .layers = scope.options().fused_kernels ? FusedLayers(out.steps, out.width)
+                                              : std::vector<ops::PairMlp::Layer>(),
+      .key_weight = out.key_weight.data(),
+      .product_weight = out.has_product ? out.product_weight.data() : nullptr,
+      .weight_stride = out.steps[0].weights.out};
   if (out.bf16) {
-    out.fused_bf16 =
-        ops::PairMlpBf16::Create({.layers = std::move(layers),
-                                  .key_weight = out.key_weight.data(),
-                                  .product_weight = out.has_product ? out.product_weight.data() : nullptr,
-                                  .weight_stride = out.stride});
+    out.fused_bf16 = ops::PairMlpBf16::Create(kernel);
     scope.AddChoice(out.fused_bf16 != nullptr ? "bf16" : "bf16 by f32 products of rounded factors");
     if (out.fused_bf16 == nullptr) RoundWeights(out);
+  } else {
+    out.fused = ops::PairMlp::Create(kernel);
   }
   if (out.fused != nullptr) {
     scope.AddChoice("fused");

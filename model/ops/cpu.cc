@@ -25,7 +25,7 @@ namespace dinghy::ops {
 namespace {
 
 // Raise by hand whenever a change of the arithmetic here or in model/layers changes bits.
-constexpr int kKernelRevision = 5;
+constexpr int kKernelRevision = 6;
 
 // What oneDNN 2.6 and 3.x accept, and the most that Highway may use under it.
 enum class VectorCap { kBaseline, kAvx2, kNone };
@@ -126,6 +126,14 @@ void PrepareThread() {
 bool HasBf16() {
   constexpr auto kBf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16) == kBf16;
+}
+
+bool AddsBesideProducts() {
+#ifdef __x86_64__
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
 }
 
 std::string CpuDescription() { return absl::StrCat(CpuModel(), "; isa ", EffectiveIsa()); }

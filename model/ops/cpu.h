@@ -24,6 +24,10 @@ int CpuBudget();
 // CPU model and effective ISA. One line, readable.
 std::string CpuDescription();
 
+// Whether this CPU adds vectors in units of their own, beside its fused multiply-adds: AMD's do, Intel's take
+// turns.
+bool AddsBesideProducts();
+
 // What decides the bits beside the bundle and the request: compiler and flags, kernel revision, oneDNN
 // version, CPU model, effective ISA, Highway target. One line, readable.
 std::string NumericsDescription();

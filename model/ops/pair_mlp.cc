@@ -1,11 +1,14 @@
 #include "model/ops/pair_mlp.h"
 
+#include <cstring>
+
 #include "model/ops/vector_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/ops/pair_mlp.cc"
 #include "hwy/foreach_target.h"  // must precede highway.h
 #include "hwy/highway.h"
 #include "model/ops/pair_activation-inl.h"
+#include "model/ops/pair_tile-inl.h"
 #include "model/ops/row_tile-inl.h"
 
 #ifndef DINGHY_MODEL_OPS_PAIR_MLP_ONCE
@@ -14,13 +17,19 @@ namespace dinghy::ops {
 
 struct PairMlpArgs {
   const std::vector<PairMlp::Step>& steps;
-  PairMlp::Query query;  // with `base` padded as a Step's bias
-  const float* keys;     // [rows, keys_stride]
-  int64_t keys_stride;
+  const float* key_weight;      // [in, first stride]
+  const float* product_weight;  // the same; null: none
+  const float* query;           // [in]
+  const float* base;            // [first stride]
+  const float* keys;            // [rows, in + 2], packed
   int64_t rows;
   float* scores;  // [rows]
   float* made;    // [in, first stride]: the query's weight; null without a product
   float* blocks;  // the hidden layers' values, each at its block_offset
+  // Of pair sums alone.
+  float* column_sums;   // [first stride], of the query's weight; null: plain products
+  float* scaled_query;  // [in]
+  float power;          // products are to be multiplied with 2^power
 };
 
 }  // namespace dinghy::ops
@@ -33,17 +42,24 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
 // The first layer's weight while it is made: its rows are kept for the tiles that follow.
+template <bool kPairs>
 struct MadeRows {
+  static constexpr bool kMakes = true;
   const float* key;
   const float* product;
   const float* query;
   float* made;
   int64_t stride;
+  float power;  // the query comes multiplied with 2^-power, and so does the weight go
 
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D d, int64_t i, int64_t column) const {
     const int64_t at = i * stride + column;
-    const auto weight = hn::MulAdd(hn::Set(d, query[i]), hn::LoadU(d, product + at), hn::LoadU(d, key + at));
+    auto from_key = hn::LoadU(d, key + at);
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kPairs) from_key = TimesPowerOfTwo(d, from_key, -power);
+#endif
+    const auto weight = hn::MulAdd(hn::Set(d, query[i]), hn::LoadU(d, product + at), from_key);
     hn::StoreU(weight, d, made + at);
     return weight;
   }
@@ -109,9 +125,15 @@ HWY_NOINLINE void LastLayer(const PairMlp::Step& step, const float* x, int64_t s
 
 class PairMlpRun {
  public:
-  explicit PairMlpRun(const PairMlpArgs& args) : args_(args) {}
+  explicit PairMlpRun(const PairMlpArgs& args) : args_(args), query_(args.query) {}
 
   void Run() {
+#if HWY_TARGET == HWY_AVX3
+    if (args_.column_sums != nullptr) {
+      query_power_ = ScaleRow(args_.query, nullptr, args_.steps[0].in, 0, args_.scaled_query);
+      query_ = args_.scaled_query;
+    }
+#endif
     for (begin_ = 0; begin_ < args_.rows; begin_ += PairMlp::kBlockRows) {
       for (size_t layer = 0; layer + 1 < args_.steps.size(); ++layer) RunLayer(layer);
     }
@@ -137,10 +159,10 @@ class PairMlpRun {
                   .c = args_.blocks + step.block_offset,
                   .c_stride = step.stride};
     if (layer == 0) {
-      t.a = args_.keys + begin_ * args_.keys_stride;
-      t.a_stride = args_.keys_stride;
-      t.b = args_.made != nullptr ? args_.made : args_.query.key_weight;
-      t.bias = args_.query.base;
+      t.a_stride = step.in + 2;
+      t.a = args_.keys + begin_ * t.a_stride;
+      t.b = args_.made != nullptr ? args_.made : args_.key_weight;
+      t.bias = args_.base;
     } else {
       t.a = args_.blocks + args_.steps[layer - 1].block_offset;
       t.a_stride = args_.steps[layer - 1].stride;
@@ -148,35 +170,44 @@ class PairMlpRun {
       t.bias = step.bias.data();
     }
     ForPanels(step.stride, [&]<int kVectors, bool kHalf>(int64_t first, int64_t width) {
-      RunPanel<kVectors, kHalf>(layer, first, width, FromColumn(t, first));
+      if constexpr (HWY_TARGET == HWY_AVX3) {
+        if (layer == 0 && args_.column_sums != nullptr) {
+          return RunPanel<kVectors, kHalf, true>(layer, first, width, FromColumn(t, first));
+        }
+      }
+      RunPanel<kVectors, kHalf, false>(layer, first, width, FromColumn(t, first));
     });
   }
 
   // The columns from `first` on. The last of several panels completes the rows, which then are pending.
-  template <int kVectors, bool kHalf>
+  template <int kVectors, bool kHalf, bool kPairs>
   HWY_NOINLINE void RunPanel(size_t layer, int64_t first, int64_t width, const RowTileArgs& t) {
     constexpr int kRows = RowsBeside(kVectors + (kHalf ? 1 : 0));
     const int64_t rows = HWY_MIN(PairMlp::kBlockRows, args_.rows - begin_);
     const bool completes = first + width == args_.steps[layer].stride;
     int64_t r = 0;
     if (layer == 0 && begin_ == 0 && args_.made != nullptr) {
-      const MadeRows made{args_.query.key_weight + first, args_.query.product_weight + first,
-                          args_.query.query, args_.made + first, t.b_stride};
+      const MadeRows<kPairs> made{args_.key_weight + first,
+                                  args_.product_weight + first,
+                                  query_,
+                                  args_.made + first,
+                                  t.b_stride,
+                                  query_power_};
       if (rows >= 4) {
-        RunTile<4, kVectors, kHalf>(layer, r, width, t, made, completes);
+        RunTile<4, kVectors, kHalf, kPairs>(layer, r, width, t, made, completes);
       } else {
-        RunTile<1, kVectors, kHalf>(layer, r, width, t, made, completes);
+        RunTile<1, kVectors, kHalf, kPairs>(layer, r, width, t, made, completes);
       }
     }
     const GivenRows given{t.b, t.b_stride};
-    while (r + kRows <= rows) RunTile<kRows, kVectors, kHalf>(layer, r, width, t, given, completes);
-    if (r + 4 <= rows) RunTile<4, kVectors, kHalf>(layer, r, width, t, given, completes);
-    if (r + 2 <= rows) RunTile<2, kVectors, kHalf>(layer, r, width, t, given, completes);
-    while (r < rows) RunTile<1, kVectors, kHalf>(layer, r, width, t, given, completes);
+    while (r + kRows <= rows) RunTile<kRows, kVectors, kHalf, kPairs>(layer, r, width, t, given, completes);
+    if (r + 4 <= rows) RunTile<4, kVectors, kHalf, kPairs>(layer, r, width, t, given, completes);
+    if (r + 2 <= rows) RunTile<2, kVectors, kHalf, kPairs>(layer, r, width, t, given, completes);
+    while (r < rows) RunTile<1, kVectors, kHalf, kPairs>(layer, r, width, t, given, completes);
   }
 
   // Rows r to r + kRows of the block, and beside them the pending ones' activation.
-  template <int kRows, int kVectors, bool kHalf, class RowsOfB>
+  template <int kRows, int kVectors, bool kHalf, bool kPairs, class RowsOfB>
   HWY_INLINE void RunTile(size_t layer, int64_t& r, int64_t width, const RowTileArgs& t, const RowsOfB& b,
                           bool completes) {
     const PairMlp::Step& step = args_.steps[layer];
@@ -185,7 +216,16 @@ class PairMlpRun {
     const bool overwrites = pending_.step == &step && pending_.block_rows > 0;
     if (reads || overwrites) FinishPending();
     SigmoidJob job(pending_.x, pending_.rows > 0 ? pending_.rows * pending_.step->stride : 0);
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kPairs) {
+      PairTile<kRows, kVectors, kHalf>(t, args_.power + query_power_,
+                                       args_.column_sums + (t.bias - args_.base), r, b, job);
+    } else {
+      RowTile<kRows, kVectors, kHalf>(t, r, width, b, job);
+    }
+#else
     RowTile<kRows, kVectors, kHalf>(t, r, width, b, job);
+#endif
     ScorePending();
     if (completes) {
       pending_ = {.step = &step,
@@ -215,6 +255,8 @@ class PairMlpRun {
   }
 
   const PairMlpArgs& args_;
+  const float* query_;
+  float query_power_ = 0;
   int64_t begin_ = 0;
   Pending pending_;
 };
@@ -228,6 +270,21 @@ void RunPairMlp(const PairMlpArgs&) { HWY_ABORT("PairMlp: expected AVX2 or AVX-5
 
 #endif
 
+// packed [rows, in + 2]; keys [rows, in]; scale [in], null for plain products.
+void PackPairKeys(const float* keys, [[maybe_unused]] const float* scale, int64_t in, int64_t rows,
+                  float* packed) {
+  for (int64_t r = 0; r < rows; ++r, keys += in, packed += in + 2) {
+#if HWY_TARGET == HWY_AVX3
+    if (scale != nullptr) {
+      PackRow(keys, scale, in, packed);
+      continue;
+    }
+#endif
+    std::memcpy(packed, keys, static_cast<size_t>(in) * sizeof(float));
+  }
+}
+
+bool HasPairSums() { return HWY_TARGET == HWY_AVX3; }
 bool HasPairMlp() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2; }
 float SigmoidUnit() { return kSigmoidUnit; }
 
@@ -237,16 +294,20 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
+#include <cmath>
 
 namespace dinghy::ops {
 
 HWY_EXPORT(RunPairMlp);
+HWY_EXPORT(PackPairKeys);
 HWY_EXPORT(HasPairMlp);
+HWY_EXPORT(HasPairSums);
 HWY_EXPORT(SigmoidUnit);
 
 namespace {
 
 constexpr int64_t kLanes = 16;  // of the widest target
+constexpr int kMostScale = 60;  // powers of two between the scales of a key's inputs
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -257,9 +318,21 @@ std::vector<float> Padded(const float* x, int64_t n, int64_t size, float scale =
   return out;
 }
 
+// weight [in, out] of the first layer as its step wants it, [in, stride]; zeros where there is none.
+std::vector<float> FirstWeight(const float* weight, int64_t weight_stride, const PairMlp::Step& step) {
+  std::vector<float> out(step.in * step.stride, 0.0f);
+  if (weight == nullptr) return out;
+  for (int64_t k = 0; k < step.in; ++k) {
+    for (int64_t n = 0; n < step.out; ++n)
+      out[k * step.stride + n] = weight[k * weight_stride + n] * step.scale;
+  }
+  return out;
+}
+
 }  // namespace
 
-std::unique_ptr<PairMlp> PairMlp::Create(const std::vector<Layer>& layers) {
+std::unique_ptr<PairMlp> PairMlp::Create(const Options& options) {
+  const std::vector<Layer>& layers = options.layers;
   if (layers.size() < 2 || layers.back().out != 1 || !HWY_DYNAMIC_DISPATCH(HasPairMlp)()) return nullptr;
   const float unit = HWY_DYNAMIC_DISPATCH(SigmoidUnit)();
   auto out = std::make_unique<PairMlp>();
@@ -291,26 +364,73 @@ std::unique_ptr<PairMlp> PairMlp::Create(const std::vector<Layer>& layers) {
     }
     out->steps_.push_back(std::move(step));
   }
+  const Step& first = out->steps_[0];
+  out->key_weight_ = FirstWeight(options.key_weight, options.weight_stride, first);
+  out->has_product_ = options.product_weight != nullptr;
+  if (out->has_product_)
+    out->product_weight_ = FirstWeight(options.product_weight, options.weight_stride, first);
+  if (options.pair_sums && HWY_DYNAMIC_DISPATCH(HasPairSums)()) out->ScaleForPairSums();
   return out;
 }
 
-void PairMlp::Run(const Query& query, const float* keys, int64_t keys_stride, int64_t rows, float* scores,
-                  Scratch& scratch) const {
+void PairMlp::ScaleForPairSums() {
+  const int64_t in = steps_[0].in, stride = steps_[0].stride;
+  // The weight's sums are made with the weight: without a product, from one of zeros.
+  product_weight_.resize(key_weight_.size());
+  std::vector<int> powers(in);
+  for (int64_t k = 0; k < in; ++k) {
+    float largest = 0;
+    for (int64_t n = k * stride; n < (k + 1) * stride; ++n) {
+      largest = std::max({largest, std::abs(key_weight_[n]), std::abs(product_weight_[n])});
+    }
+    std::frexp(largest, &powers[k]);
+  }
+  const int power = *std::max_element(powers.begin(), powers.end());
+  for (int64_t k = 0; k < in; ++k) {
+    const int row_power = std::max(powers[k], power - kMostScale);
+    key_scale_.push_back(std::ldexp(1.0f, row_power - power));
+    for (int64_t n = k * stride; n < (k + 1) * stride; ++n) {
+      key_weight_[n] = std::ldexp(key_weight_[n], -row_power);
+      product_weight_[n] = std::ldexp(product_weight_[n], -row_power);
+    }
+  }
+  power_ = static_cast<float>(power);
+}
+
+void PairMlp::PackKeys(const float* keys, int64_t rows, float* packed) const {
+  HWY_DYNAMIC_DISPATCH(PackPairKeys)
+  (keys, key_scale_.empty() ? nullptr : key_scale_.data(), steps_[0].in, rows, packed);
+}
+
+void PairMlp::Run(const float* packed_keys, int64_t rows, const float* query, const float* base,
+                  float* scores, Scratch& scratch) const {
   Scratch::Scope scope(scratch);
   const Step& first = steps_[0];
-  float* base = scratch.Floats(first.stride);
-  std::copy_n(query.base, first.out, base);
-  std::fill(base + first.out, base + first.stride, 0.0f);
+  float* padded_base = scratch.Floats(first.stride);
+  std::transform(base, base + first.out, padded_base, [&first](float v) { return v * first.scale; });
+  std::fill(padded_base + first.out, padded_base + first.stride, 0.0f);
   PairMlpArgs args{.steps = steps_,
+                   .key_weight = key_weight_.data(),
+                   .product_weight = product_weight_.data(),
                    .query = query,
-                   .keys = keys,
-                   .keys_stride = keys_stride,
+                   .base = padded_base,
+                   .keys = packed_keys,
                    .rows = rows,
                    .scores = scores,
                    .made = nullptr,
-                   .blocks = scratch.Floats(block_floats_)};
-  args.query.base = base;
-  if (query.product_weight != nullptr) args.made = scratch.Floats(first.in * first.stride);
+                   .blocks = scratch.Floats(block_floats_),
+                   .column_sums = nullptr,
+                   .scaled_query = nullptr,
+                   .power = power_};
+  if (!product_weight_.empty()) args.made = scratch.Floats(first.in * first.stride);
+  if (!key_scale_.empty()) {
+    args.column_sums = scratch.Floats(first.stride);
+    args.scaled_query = scratch.Floats(first.in);
+    if (!has_product_) {
+      std::fill_n(args.scaled_query, first.in, 0.0f);
+      args.query = args.scaled_query;
+    }
+  }
   HWY_DYNAMIC_DISPATCH(RunPairMlp)(args);
 }
 

@@ -4,11 +4,12 @@
 // Rows go through all layers in blocks that stay near the core. While a tile of rows is multiplied, the
 // activation of the tile before it runs beside the products.
 //
-//   std::unique_ptr<PairMlp> mlp = PairMlp::Create(layers);    // null where the machine has no AVX2
-//   mlp->Run({.key_weight = ..., .query = q, ...}, keys, width, length, scores, scratch);
+//   std::unique_ptr<PairMlp> mlp = PairMlp::Create({.layers = ..., .key_weight = ..., ...});
+//   mlp->PackKeys(keys, length, packed);                      // once for all queries
+//   mlp->Run(packed, length, query, base, scores, scratch);
 //
-// Sums run over a layer's inputs, rising, each product fused with the sum: a row's bits depend on the row and
-// the weights alone. Const after Create, so thread-safe.
+// Sums run over a layer's inputs in an order of their own: a row's bits depend on the row, the query and the
+// weights alone. Const after Create, so thread-safe.
 #ifndef DINGHY_MODEL_OPS_PAIR_MLP_H_
 #define DINGHY_MODEL_OPS_PAIR_MLP_H_
 
@@ -16,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/ops/cpu.h"
 #include "model/ops/scratch.h"
 
 namespace dinghy::ops {
@@ -37,24 +39,26 @@ class PairMlp {
     const float* norm_scale = nullptr;  // [out], kDice
     const float* norm_shift = nullptr;  // [out], kDice
   };
-  // At least two layers, the last of width 1. What they point to is copied.
-  static std::unique_ptr<PairMlp> Create(const std::vector<Layer>& layers);
-
-  // Floats from row to row of the first layer's weights, at least its `out`.
-  int64_t first_stride() const { return steps_[0].stride; }
-  // What the first layer's weights and what is added to its product must come multiplied with: the kernel's
-  // activation takes its argument in that unit.
-  float first_scale() const { return steps_[0].scale; }
-
-  // What the first layer is for one query.
-  struct Query {
-    const float* key_weight = nullptr;      // [in, first_stride()], zeros behind the layer's `out`
-    const float* product_weight = nullptr;  // the same; null: none
-    const float* query = nullptr;           // [in]; read where there is a product_weight
-    const float* base = nullptr;            // [out], what is added to the product
+  struct Options {
+    std::vector<Layer> layers;  // at least two, the last of width 1
+    // The first layer's weights, [in, out] with so many floats from row to row; no product: null.
+    const float* key_weight = nullptr;
+    const float* product_weight = nullptr;
+    int64_t weight_stride = 0;
+    // The first layer by sums of pairs (pair_tile-inl.h), which only AVX-512 has.
+    bool pair_sums = AddsBesideProducts();
   };
-  // scores [rows]; keys [rows, in] with `keys_stride`.
-  void Run(const Query& query, const float* keys, int64_t keys_stride, int64_t rows, float* scores,
+  // Null where the machine has no AVX2. What the options point to is copied.
+  static std::unique_ptr<PairMlp> Create(const Options& options);
+
+  // Floats of one packed row of keys: the row, scaled, and two numbers of it.
+  int64_t key_floats() const { return steps_[0].in + 2; }
+  // packed [rows, key_floats()]; keys [rows, in], packed.
+  void PackKeys(const float* keys, int64_t rows, float* packed) const;
+
+  // scores [rows]. query: [in], read where there is a product; base: [out of the first layer], what is added
+  // to its product.
+  void Run(const float* packed_keys, int64_t rows, const float* query, const float* base, float* scores,
            Scratch& scratch) const;
 
   // A layer as the kernel reads it: columns padded to whole half vectors of the widest target.
@@ -64,15 +68,24 @@ class PairMlp {
     int64_t stride = 0;
     int64_t block_offset = 0;   // of its values among the hidden layers'
     float scale = 1;            // of weight and bias
-    std::vector<float> weight;  // [in, stride]; of the last layer [in padded]
+    std::vector<float> weight;  // [in, stride]; of the last layer [in padded]; none of the first
     std::vector<float> bias;    // [stride and a vector]
     PairActivation activation = PairActivation::kLinear;
     std::vector<float> alpha, norm_scale, norm_shift;  // [stride and a vector]
   };
 
  private:
+  void ScaleForPairSums();
+
   std::vector<Step> steps_;
-  int64_t block_floats_ = 0;  // of all hidden layers' values of a block
+  int64_t block_floats_ = 0;           // of all hidden layers' values of a block
+  std::vector<float> key_weight_;      // [in, stride of the first step]
+  std::vector<float> product_weight_;  // the same; empty: none
+  bool has_product_ = false;
+  // Of pair sums, powers of two: a key's inputs come multiplied with key_scale_, the weights' rows divided by
+  // it and 2^power_, so that each row's largest is just below 1.
+  std::vector<float> key_scale_;  // [in]; empty: plain products
+  float power_ = 0;
 };
 
 }  // namespace dinghy::ops

@@ -22,14 +22,8 @@ namespace dinghy::ops {
 
 class PairMlpBf16 {
  public:
-  struct Options {
-    std::vector<PairMlp::Layer> layers;  // as PairMlp::Create takes them
-    // The first layer's weights, [in, out] with so many floats from row to row; no product: null.
-    const float* key_weight = nullptr;
-    const float* product_weight = nullptr;
-    int64_t weight_stride = 0;
-  };
-  // At least two layers, the last of width 1. What the options point to is copied.
+  using Options = PairMlp::Options;
+  // Null without AVX512_BF16. What the options point to is copied.
   static std::unique_ptr<PairMlpBf16> Create(const Options& options);
 
   // Words of two bfloat16, of one row of keys.

@@ -74,6 +74,7 @@ HWY_INLINE void Finish(const RowTileArgs& t, D d, hn::Vec<D> sum, int64_t column
 
 // Where a tile takes row i of b from: as it lies in memory.
 struct GivenRows {
+  static constexpr bool kMakes = false;  // where true, the product by pairs keeps the sums of columns
   const float* b;
   int64_t stride;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "model/ops/vector_math.h"
@@ -26,8 +27,12 @@ std::vector<double> RunLayer(const PairLayer& layer, const std::vector<double>& 
 // Create gives none on the baseline, where callers have oneDNN's products instead, and one everywhere else.
 bool HasKernel() { return VectorTarget() == "AVX3" || VectorTarget() == "AVX2"; }
 
-class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
+// The activation, and whether the first layer goes by sums of pairs where the machine can.
+class PairMlpTest : public ::testing::TestWithParam<std::tuple<PairActivation, bool>> {
  protected:
+  static PairActivation Activation() { return std::get<0>(GetParam()); }
+  static bool PairSums() { return std::get<1>(GetParam()); }
+
   // Layers of these widths, the input's first, with the last one linear.
   void MakeLayers(const std::vector<int64_t>& widths, uint32_t seed) {
     RandomFloats random(seed);
@@ -37,7 +42,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
       const float size = 2 / std::sqrt(static_cast<float>(in));
       layers_.push_back({.in = in,
                          .out = out,
-                         .activation = i + 2 == widths.size() ? PairActivation::kLinear : GetParam(),
+                         .activation = i + 2 == widths.size() ? PairActivation::kLinear : Activation(),
                          .weight = random(in * out, -size, size),
                          .bias = random(out, -1, 1),
                          .alpha = random(out, -1, 1),
@@ -55,35 +60,31 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
                         .norm_scale = layer.scale.data(),
                         .norm_shift = layer.shift.data()});
     }
-    mlp_ = PairMlp::Create(layers);
-    ASSERT_EQ(mlp_ != nullptr, HasKernel());
-    if (mlp_ == nullptr) return;
     // The first layer's weight as diag(query) product + key.
     const PairLayer& first = layers_[0];
-    const int64_t stride = mlp_->first_stride();
     query_ = random(first.in, -2, 2);
-    key_.assign(first.in * stride, 0.0f);
-    product_.assign(first.in * stride, 0.0f);
-    base_.assign(first.out, 0.0f);
-    const std::vector<float> product = random(first.in * first.out, -0.1f, 0.1f);
-    for (int64_t n = 0; n < first.out; ++n) {
-      base_[n] = first.bias[n] * mlp_->first_scale();
-      for (int64_t k = 0; k < first.in; ++k) {
-        const double p = product[n * first.in + k];
-        product_[k * stride + n] = static_cast<float>(p * mlp_->first_scale());
-        key_[k * stride + n] =
-            static_cast<float>((first.weight[n * first.in + k] - p * query_[k]) * mlp_->first_scale());
+    std::vector<float> key(first.in * first.out), product(first.in * first.out);
+    for (int64_t k = 0; k < first.in; ++k) {
+      for (int64_t n = 0; n < first.out; ++n) {
+        const float p = random(1, -0.1f, 0.1f)[0];
+        product[k * first.out + n] = p;
+        key[k * first.out + n] =
+            static_cast<float>(first.weight[n * first.in + k] - static_cast<double>(p) * query_[k]);
       }
     }
+    mlp_ = PairMlp::Create({.layers = layers,
+                            .key_weight = key.data(),
+                            .product_weight = product.data(),
+                            .weight_stride = first.out,
+                            .pair_sums = PairSums()});
+    ASSERT_EQ(mlp_ != nullptr, HasKernel());
   }
 
   std::vector<float> Scores(const float* keys, int64_t rows) {
     std::vector<float> scores(rows + 1, 12345.0f);
-    mlp_->Run({.key_weight = key_.data(),
-               .product_weight = product_.data(),
-               .query = query_.data(),
-               .base = base_.data()},
-              keys, layers_[0].in, rows, scores.data(), scratch_);
+    std::vector<float> packed(rows * mlp_->key_floats());
+    mlp_->PackKeys(keys, rows, packed.data());
+    mlp_->Run(packed.data(), rows, query_.data(), layers_[0].bias.data(), scores.data(), scratch_);
     EXPECT_EQ(scores.back(), 12345.0f);
     scores.pop_back();
     return scores;
@@ -91,7 +92,7 @@ class PairMlpTest : public ::testing::TestWithParam<PairActivation> {
 
   std::vector<PairLayer> layers_;
   std::unique_ptr<PairMlp> mlp_;
-  std::vector<float> key_, product_, query_, base_;
+  std::vector<float> query_;
   Scratch scratch_;
 };
 
@@ -143,27 +144,100 @@ TEST_P(PairMlpTest, StaysFiniteFarOut) {
   }
 }
 
+// Inputs of unlike sizes, whose weights are the smaller the larger they are: each counts as much as another.
+TEST_P(PairMlpTest, LargeInputsDoNotDrownSmallOnes) {
+  const int64_t in = 24, out = 20, rows = 9;
+  RandomFloats random(6);
+  std::vector<float> size;
+  for (int64_t k = 0; k < in; ++k) size.push_back(std::ldexp(1.0f, static_cast<int>(k % 7) * 6 - 18));
+  std::vector<float> key = random(in * out, -0.2f, 0.2f), product = random(in * out, -0.2f, 0.2f);
+  std::vector<float> keys = random(rows * in, -1, 1);
+  query_ = random(in, -3, 3);
+  for (int64_t k = 0; k < in; ++k) {
+    for (int64_t n = 0; n < out; ++n) {
+      key[k * out + n] /= size[k];
+      product[k * out + n] /= size[k];
+    }
+    for (int64_t r = 0; r < rows; ++r) keys[r * in + k] *= size[k];
+  }
+  layers_.clear();
+  for (const int64_t width : {out, int64_t{1}}) {
+    layers_.push_back({.in = width == 1 ? out : in,
+                       .out = width,
+                       .activation = width == 1 ? PairActivation::kLinear : Activation(),
+                       .weight = random(width == 1 ? out : in * out, -0.2f, 0.2f),
+                       .bias = random(width, -1, 1),
+                       .alpha = random(width, -1, 1),
+                       .scale = random(width, -2, 2),
+                       .shift = random(width, -1, 1)});
+  }
+  for (const bool with_product : {true, false}) {
+    for (int64_t k = 0; k < in; ++k) {
+      for (int64_t n = 0; n < out; ++n)
+        layers_[0].weight[n * in + k] =
+            key[k * out + n] + (with_product ? product[k * out + n] * query_[k] : 0);
+    }
+    std::vector<PairMlp::Layer> layers;
+    for (const PairLayer& layer : layers_) {
+      layers.push_back({.in = layer.in,
+                        .out = layer.out,
+                        .weight = layer.weight.data(),
+                        .bias = layer.bias.data(),
+                        .activation = layer.activation,
+                        .alpha = layer.alpha.data(),
+                        .norm_scale = layer.scale.data(),
+                        .norm_shift = layer.shift.data()});
+    }
+    mlp_ = PairMlp::Create({.layers = layers,
+                            .key_weight = key.data(),
+                            .product_weight = with_product ? product.data() : nullptr,
+                            .weight_stride = out,
+                            .pair_sums = PairSums()});
+    if (mlp_ == nullptr) return;
+    const std::vector<float> scores = Scores(keys.data(), rows);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<double> x(keys.begin() + r * in, keys.begin() + (r + 1) * in);
+      for (const PairLayer& layer : layers_) x = RunLayer(layer, x);
+      ASSERT_NEAR(scores[r], x[0], 1e-5) << "row " << r << (with_product ? "" : " without a product");
+    }
+  }
+}
+
+// A row of zeros is what is added to the products, exactly.
+TEST_P(PairMlpTest, ZerosAreExact) {
+  MakeLayers({16, 40, 1}, 8);
+  if (mlp_ == nullptr) return;
+  std::vector<float> keys(3 * 16, 0.0f);
+  const std::vector<float> scores = Scores(keys.data(), 3);
+  std::vector<double> x(16, 0.0);
+  for (const PairLayer& layer : layers_) x = RunLayer(layer, x);
+  for (const float score : scores) ASSERT_NEAR(score, x[0], 2e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(Activations, PairMlpTest,
-                         ::testing::Values(PairActivation::kLinear, PairActivation::kRelu,
-                                           PairActivation::kSigmoid, PairActivation::kTanh,
-                                           PairActivation::kSilu, PairActivation::kPrelu,
-                                           PairActivation::kDice));
+                         ::testing::Combine(::testing::Values(PairActivation::kLinear, PairActivation::kRelu,
+                                                              PairActivation::kSigmoid, PairActivation::kTanh,
+                                                              PairActivation::kSilu, PairActivation::kPrelu,
+                                                              PairActivation::kDice),
+                                            ::testing::Bool()));
 
 // The kernel's sigmoid within the bound that it states: one layer that passes x through, then a weight of
 // one.
 TEST(PairMlpSigmoidTest, IsWithinItsBound) {
   const float one = 1, zero = 0;
-  const auto mlp = PairMlp::Create({{.in = 1, .out = 1, .activation = PairActivation::kSigmoid},
-                                    {.in = 1, .out = 1, .weight = &one, .bias = &zero}});
+  const auto mlp = PairMlp::Create({.layers = {{.in = 1, .out = 1, .activation = PairActivation::kSigmoid},
+                                               {.in = 1, .out = 1, .weight = &one, .bias = &zero}},
+                                    .key_weight = &one,
+                                    .weight_stride = 1});
   ASSERT_EQ(mlp != nullptr, HasKernel());
   if (mlp == nullptr) return;
   std::vector<float> x = {0, -0.0f, 1e4f, -1e4f, 87, -87, 88, -88, 1e30f, -1e30f};
   for (int i = -200'000; i <= 200'000; ++i) x.push_back(static_cast<float>(i) * 5e-4f);
-  std::vector<float> weight(mlp->first_stride(), 0.0f), y(x.size());
-  weight[0] = mlp->first_scale();
+  const auto rows = static_cast<int64_t>(x.size());
+  std::vector<float> packed(rows * mlp->key_floats()), y(rows);
+  mlp->PackKeys(x.data(), rows, packed.data());
   Scratch scratch;
-  mlp->Run({.key_weight = weight.data(), .base = &zero}, x.data(), 1, static_cast<int64_t>(x.size()),
-           y.data(), scratch);
+  mlp->Run(packed.data(), rows, nullptr, &zero, y.data(), scratch);
   for (size_t i = 0; i < x.size(); ++i)
     ASSERT_NEAR(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i]))), 3e-7) << x[i];
 }
