@@ -12,6 +12,8 @@
 namespace dinghy {
 namespace {
 
+using Events = google::protobuf::RepeatedPtrField<v1::Event>;
+
 constexpr char kAction[] = "action";
 
 absl::string_view ValueTypeName(const v1::EventValue& value) {
@@ -27,12 +29,12 @@ absl::string_view ValueTypeName(const v1::EventValue& value) {
   }
 }
 
-absl::Status AppendItems(const v1::IdFeature& id, absl::Span<const v1::Event> events, v1::Column& column) {
+absl::Status AppendItems(const v1::IdFeature& id, const Events& events, v1::Column& column) {
   const bool integers = id.type() == v1::IdFeature::INT64;
   // Set even where there are no events, so that the column has a type.
   if (integers) column.mutable_ints();
   if (!integers) column.mutable_strings();
-  for (size_t i = 0; i < events.size(); ++i) {
+  for (int i = 0; i < events.size(); ++i) {
     const v1::Event& event = events[i];
     if (integers ? !event.has_item_id() : !event.has_item_key()) {
       const absl::string_view got = event.has_item_id()    ? "an integer"
@@ -76,8 +78,8 @@ absl::StatusOr<uint32_t> AppendValues(const v1::Feature& feature, const std::str
   return count;
 }
 
-absl::Status AppendColumn(const ColumnEncoder& encoder, const std::string& field,
-                          absl::Span<const v1::Event> events, v1::Column& column) {
+absl::Status AppendColumn(const ColumnEncoder& encoder, const std::string& field, const Events& events,
+                          v1::Column& column) {
   const v1::Feature& feature = encoder.feature();
   if (feature.has_id() && feature.id().type() == v1::IdFeature::INT64) {
     column.mutable_ints();
@@ -88,7 +90,7 @@ absl::Status AppendColumn(const ColumnEncoder& encoder, const std::string& field
   }
   const uint32_t width = feature.has_vector() ? feature.vector().dim() : 1;
   bool lengths_needed = encoder.is_bag() || width > 1;
-  for (size_t i = 0; i < events.size(); ++i) {
+  for (int i = 0; i < events.size(); ++i) {
     const absl::StatusOr<uint32_t> count = AppendValues(feature, field, events[i], column);
     if (!count.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("event ", i, ": ", count.status().message()));
@@ -125,14 +127,14 @@ void CopyValues(const Values& from, const google::protobuf::RepeatedField<uint32
 
 }  // namespace
 
-absl::StatusOr<v1::SequenceData> RequestEncoder::FromEvents(int index,
-                                                            absl::Span<const v1::Event> events) const {
+absl::Status RequestEncoder::FromEvents(int index, const Events& events, v1::SequenceData& data) const {
   const SequenceSchema& sequence = schema_->sequences[index];
-  v1::SequenceData data;
+  data.Clear();
   data.set_sequence(sequence.sequence->name());
   const auto error = [&data](absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat("sequence \"", data.sequence(), "\": ", message));
   };
+  data.mutable_event_time_ms()->Reserve(events.size());
   for (const v1::Event& event : events) data.add_event_time_ms(event.event_time_ms());
   if (schema_->item_feature >= 0) {
     v1::Column& items = *data.add_columns();
@@ -159,7 +161,7 @@ absl::StatusOr<v1::SequenceData> RequestEncoder::FromEvents(int index,
       return error(absl::StrCat("feature \"", feature.name(), "\": ", status.message()));
     }
   }
-  return data;
+  return absl::OkStatus();
 }
 
 void CopyBehaviors(const v1::SequenceData& from, absl::Span<const int> behaviors, v1::SequenceData& to) {

@@ -14,6 +14,8 @@
 #ifndef DINGHY_FEATURES_ENCODER_H_
 #define DINGHY_FEATURES_ENCODER_H_
 
+#include <google/protobuf/repeated_field.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -70,14 +72,15 @@ class RequestEncoder {
   // unequal, or beyond max_candidates.
   absl::StatusOr<int> CountCandidates(const v1::ScoreRequest& request) const;
 
-  // The inline form of `events` (oldest first) for sequence `index` of the manifest: what a request carries
-  // and a log keeps. Holds the columns that the model reads from events; catalog columns are left to the
-  // catalog. An event without a value that a feature reads gives that feature's missing value: its row has
-  // length 0, so that encoding gives the same as for a missing column. A bag holds all values of its name,
-  // and so do vectors. Numbers are kept as floats, integers among them rounded. Errors: INVALID_ARGUMENT
-  // naming the event where its item or value has the wrong type, or is missing and the feature has no missing
-  // value.
-  absl::StatusOr<v1::SequenceData> FromEvents(int index, absl::Span<const v1::Event> events) const;
+  // Replaces `data` by the inline form of `events` (oldest first) for sequence `index` of the manifest: what
+  // a request carries and a log keeps. Holds the columns that the model reads from events; catalog columns
+  // are left to the catalog. An event without a value that a feature reads gives that feature's missing
+  // value: its row has length 0, so that encoding gives the same as for a missing column. A bag holds all
+  // values of its name, and so do vectors. Numbers are kept as floats, integers among them rounded. Errors:
+  // INVALID_ARGUMENT naming the event where its item or value has the wrong type, or is missing and the
+  // feature has no missing value; then what `data` holds is of no use.
+  absl::Status FromEvents(int index, const google::protobuf::RepeatedPtrField<v1::Event>& events,
+                          v1::SequenceData& data) const;
 
  private:
   RequestEncoder(std::unique_ptr<const Schema> schema, const EncoderOptions& options);

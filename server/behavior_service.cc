@@ -31,10 +31,7 @@ grpc::Status BehaviorService::Get(grpc::ServerContext*, const v1::GetRequest* re
                                   v1::GetResponse* response) {
   if (store_ == nullptr) return NoStore();
   if (request->user_id().empty()) return NoUser();
-  absl::StatusOr<std::vector<v1::Event>> events = store_->Fetch(request->user_id(), request->query());
-  if (!events.ok()) return ToGrpc(events.status());
-  for (v1::Event& event : *events) *response->add_events() = std::move(event);
-  return grpc::Status::OK;
+  return ToGrpc(store_->Fetch(request->user_id(), request->query(), *response->mutable_events()));
 }
 
 grpc::Status BehaviorService::DeleteUser(grpc::ServerContext*, const v1::DeleteUserRequest* request,

@@ -44,8 +44,8 @@ int FindSequence(const v1::ScoreRequest& request, const std::string& name) {
 }
 
 // One sequence from the store, in the form that a request carries.
-absl::StatusOr<v1::SequenceData> FetchSequence(const BehaviorReader* store, const LoadedModel& loaded,
-                                               int index, const v1::ScoreRequest& request) {
+absl::Status FetchSequence(const BehaviorReader* store, const LoadedModel& loaded, int index,
+                           const v1::ScoreRequest& request, EventList& events, v1::SequenceData& data) {
   if (store == nullptr) return absl::UnavailableError("the server has no behavior store");
   const v1::Sequence& sequence = loaded.bundle->manifest.sequences(index);
   v1::HistoryQuery query;
@@ -53,14 +53,13 @@ absl::StatusOr<v1::SequenceData> FetchSequence(const BehaviorReader* store, cons
   *query.mutable_actions() = sequence.actions();
   query.set_limit(sequence.max_length());
   query.set_oldest(sequence.keep() == v1::Sequence::OLDEST);
-  absl::StatusOr<std::vector<v1::Event>> events = store->Fetch(request.user_id(), query);
-  if (!events.ok()) return events.status();
-  return loaded.encoder->FromEvents(index, *events);
+  if (absl::Status status = store->Fetch(request.user_id(), query, events); !status.ok()) return status;
+  return loaded.encoder->FromEvents(index, events, data);
 }
 
 // Fills in what the request leaves to the server: model, version, time, histories.
 absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const BehaviorReader* store, absl::Time now,
-                                 v1::ScoreRequest& request) {
+                                 EventList& events, v1::ScoreRequest& request) {
   const v1::BundleManifest& manifest = loaded.bundle->manifest;
   if (!request.model().empty() && request.model() != manifest.name()) {
     return absl::NotFoundError(
@@ -85,17 +84,15 @@ absl::StatusOr<Resolved> Resolve(const LoadedModel& loaded, const BehaviorReader
       return absl::InvalidArgumentError(
           absl::StrCat("user_id is empty and sequence \"", name, "\" is not inline"));
     }
-    absl::StatusOr<v1::SequenceData> fetched = FetchSequence(store, loaded, i, request);
-    if (!fetched.ok()) {
+    v1::SequenceData* data = request.add_sequences();
+    if (absl::Status fetched = FetchSequence(store, loaded, i, request, events, *data); !fetched.ok()) {
       // An event that does not fit the model counts like a failed store: the history cannot be used, and the
       // response says so.
       resolved.degradations = {v1::HISTORY_UNAVAILABLE};
       resolved.warnings.push_back(
-          absl::StrCat("sequence \"", name, "\": scored as empty: ", fetched.status().message()));
-      fetched = v1::SequenceData();
+          absl::StrCat("sequence \"", name, "\": scored as empty: ", fetched.message()));
+      data->Clear();
     }
-    v1::SequenceData* data = request.add_sequences();
-    *data = *std::move(fetched);
     data->set_sequence(name);
     data->set_source(v1::STORE);
     resolved.sources.push_back(v1::STORE);
@@ -260,7 +257,7 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, v1::S
   if (absl::Status status = CheckExplain(request.explain(), manifest, *candidates); !status.ok())
     return status;
 
-  absl::StatusOr<Resolved> resolved = Resolve(loaded, store_, received, request);
+  absl::StatusOr<Resolved> resolved = Resolve(loaded, store_, received, state.events, request);
   if (!resolved.ok()) return resolved.status();
   state.history = watch.Lap();
 

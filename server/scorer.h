@@ -25,6 +25,7 @@ namespace dinghy {
 // Buffers of one worker, reused from request to request.
 struct WorkerState {
   FeatureBatch batch;
+  EventList events;
   EncodeNotes notes;
   ops::Scratch scratch;
   ModelOutputs outputs;

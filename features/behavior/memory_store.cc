@@ -14,32 +14,34 @@ class MemoryStore final : public BehaviorStore {
  public:
   explicit MemoryStore(std::function<absl::Time()> now) : now_(std::move(now)) {}
 
-  absl::StatusOr<std::vector<v1::Event>> Fetch(std::string_view user_id,
-                                               const v1::HistoryQuery& query) const override {
-    std::vector<v1::Event> events;
+  absl::Status Fetch(std::string_view user_id, const v1::HistoryQuery& query,
+                     EventList& events) const override {
+    events.Clear();
     const auto wanted = [&](const v1::Event& event) {
       return query.actions().empty() || std::find(query.actions().begin(), query.actions().end(),
                                                   event.action()) != query.actions().end();
     };
-    const auto full = [&] { return query.limit() > 0 && events.size() == query.limit(); };
+    const auto full = [&] {
+      return query.limit() > 0 && events.size() == static_cast<int64_t>(query.limit());
+    };
 
     std::shared_lock lock(mutex_);
     const auto user = users_.find(user_id);
-    if (user == users_.end()) return events;
+    if (user == users_.end()) return absl::OkStatus();
     const auto begin = user->second.begin();
     const auto end =
         query.has_before_ms() ? user->second.lower_bound({query.before_ms(), 0}) : user->second.end();
     if (query.oldest()) {
       for (auto it = begin; it != end && !full(); ++it) {
-        if (wanted(it->second)) events.push_back(it->second);
+        if (wanted(it->second)) *events.Add() = it->second;
       }
     } else {
       for (auto it = end; it != begin && !full();) {
-        if (wanted((--it)->second)) events.push_back(it->second);
+        if (wanted((--it)->second)) *events.Add() = it->second;
       }
-      std::reverse(events.begin(), events.end());
+      std::reverse(events.pointer_begin(), events.pointer_end());
     }
-    return events;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<AppendResult> Append(absl::Span<const v1::Event> events) override {

@@ -77,11 +77,11 @@ class RocksDbStore final : public BehaviorStore {
   RocksDbStore(RocksDbOptions options, std::unique_ptr<rocksdb::DB> db)
       : options_(std::move(options)), db_(std::move(db)) {}
 
-  absl::StatusOr<std::vector<v1::Event>> Fetch(std::string_view user_id,
-                                               const v1::HistoryQuery& query) const override {
-    std::vector<v1::Event> events;
-    if (user_id.empty() || user_id.size() > kMaxUserIdBytes) return events;
-    if (query.has_before_ms() && query.before_ms() <= 0) return events;
+  absl::Status Fetch(std::string_view user_id, const v1::HistoryQuery& query,
+                     EventList& events) const override {
+    events.Clear();
+    if (user_id.empty() || user_id.size() > kMaxUserIdBytes) return absl::OkStatus();
+    if (query.has_before_ms() && query.before_ms() <= 0) return absl::OkStatus();
     const std::string lower = UserPrefix(user_id);
     std::string upper = lower;
     if (query.has_before_ms()) {
@@ -98,7 +98,7 @@ class RocksDbStore final : public BehaviorStore {
     // whole, as most are, is read forward.
     const bool forward = query.oldest() || query.limit() == 0 || HoldsAtMost(query.limit(), *it);
     for (forward ? it->SeekToFirst() : it->SeekToLast(); it->Valid(); forward ? it->Next() : it->Prev()) {
-      v1::Event& event = events.emplace_back();
+      v1::Event& event = *events.Add();
       if (!event.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) ||
           !IsKeyOf(it->key(), lower, user_id, event)) {
         return absl::DataLossError(absl::StrCat(
@@ -108,14 +108,14 @@ class RocksDbStore final : public BehaviorStore {
       }
       if (!query.actions().empty() && std::find(query.actions().begin(), query.actions().end(),
                                                 event.action()) == query.actions().end()) {
-        events.pop_back();
+        events.RemoveLast();
         continue;
       }
-      if (query.limit() > 0 && events.size() == query.limit()) break;
+      if (query.limit() > 0 && events.size() == static_cast<int64_t>(query.limit())) break;
     }
     if (!it->status().ok()) return Failure("reading", it->status());
-    if (!forward) std::reverse(events.begin(), events.end());
-    return events;
+    if (!forward) std::reverse(events.pointer_begin(), events.pointer_end());
+    return absl::OkStatus();
   }
 
   absl::StatusOr<AppendResult> Append(absl::Span<const v1::Event> events) override {

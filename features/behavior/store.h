@@ -2,16 +2,18 @@
 //
 //   std::unique_ptr<BehaviorStore> store = ...;   // memory_store.h, rocksdb_store.h
 //   RETURN_IF_ERROR(store->Append({event}).status());
-//   ASSIGN_OR_RETURN(auto events, store->Fetch("alice", query));
+//   EventList events;
+//   RETURN_IF_ERROR(store->Fetch("alice", query, events));   // again and again with the same `events`
 //
 // Implementations are thread-safe. A fetch sees every append that was acknowledged before it began.
 #ifndef DINGHY_FEATURES_BEHAVIOR_STORE_H_
 #define DINGHY_FEATURES_BEHAVIOR_STORE_H_
 
+#include <google/protobuf/repeated_field.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,14 +22,18 @@
 
 namespace dinghy {
 
+// A list that is used again reuses its events and their texts: nothing is allocated in steady state.
+using EventList = google::protobuf::RepeatedPtrField<v1::Event>;
+
 class BehaviorReader {
  public:
   virtual ~BehaviorReader() = default;
 
-  // The events of `user_id` that `query` asks for, oldest first by (event_time_ms, event_id). No such user:
-  // none. Errors: UNAVAILABLE if the backend fails, DATA_LOSS naming the key if a record cannot be read.
-  virtual absl::StatusOr<std::vector<v1::Event>> Fetch(std::string_view user_id,
-                                                       const v1::HistoryQuery& query) const = 0;
+  // Replaces `events` by the events of `user_id` that `query` asks for, oldest first by (event_time_ms,
+  // event_id). No such user: none. Errors: UNAVAILABLE if the backend fails, DATA_LOSS naming the key if a
+  // record cannot be read; then what `events` holds is of no use.
+  virtual absl::Status Fetch(std::string_view user_id, const v1::HistoryQuery& query,
+                             EventList& events) const = 0;
 };
 
 struct AppendResult {

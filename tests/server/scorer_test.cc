@@ -27,7 +27,7 @@ using ScorerTest = ScorerFixture;
 // A store that always fails.
 class FailingStore : public BehaviorReader {
  public:
-  absl::StatusOr<std::vector<v1::Event>> Fetch(std::string_view, const v1::HistoryQuery&) const override {
+  absl::Status Fetch(std::string_view, const v1::HistoryQuery&, EventList&) const override {
     return absl::UnavailableError("disk on fire");
   }
 };

@@ -145,11 +145,12 @@ TEST(IngestTest, RowsOfTwoFilesAreDifferentEvents) {
       EXPECT_EQ(counts.duplicates, run == 0 ? 0 : 2) << name;
     }
   }
-  const auto events = store->Fetch("a", v1::HistoryQuery());
-  ASSERT_TRUE(events.ok()) << events.status();
-  ASSERT_EQ(events->size(), 6u);
+  EventList events;
+  const absl::Status fetched = store->Fetch("a", v1::HistoryQuery(), events);
+  ASSERT_TRUE(fetched.ok()) << fetched;
+  ASSERT_EQ(events.size(), 6);
   // Events of one millisecond come by their rows.
-  for (int i = 0; i < 6; ++i) EXPECT_EQ((*events)[i].event_id() >> 28, static_cast<uint64_t>(i / 3));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(events[i].event_id() >> 28, static_cast<uint64_t>(i / 3));
 }
 
 // The same event in the other format, or with its fields in another order, has the same id.

@@ -25,6 +25,13 @@ v1::Event MakeEvent(const std::string& user, int64_t time_ms) {
   return event;
 }
 
+int CountEvents(const BehaviorStore& store, const std::string& user, const v1::HistoryQuery& query) {
+  EventList events;
+  const absl::Status status = store.Fetch(user, query, events);
+  EXPECT_TRUE(status.ok()) << status;
+  return events.size();
+}
+
 // Tests with a second process are death tests of the "threadsafe" style: the process starts anew and runs the
 // same test up to the statement that is to end it. (A mere fork would inherit RocksDB's thread pools without
 // their threads.) It finds the folder of the first process in this variable.
@@ -78,16 +85,16 @@ TEST_F(RocksDbStoreTest, KeepsEventsAndDeletionsOverReopening) {
     ASSERT_EQ(*store->DeleteUser("b"), 1);
   }
   auto store = Open(false);
-  EXPECT_EQ(store->Fetch("a", {})->size(), 2u);
-  EXPECT_EQ(store->Fetch("b", {})->size(), 0u);
+  EXPECT_EQ(CountEvents(*store, "a", {}), 2);
+  EXPECT_EQ(CountEvents(*store, "b", {}), 0);
   EXPECT_EQ(store->Append({MakeEvent("a", 2)})->duplicates, 1);
 }
 
 TEST_F(RocksDbStoreTest, AcknowledgedAppendsSurviveADyingProcess) {
   EXPECT_EXIT(AppendAndDie({"a", "b"}, 20), ::testing::ExitedWithCode(0), "");
   auto store = Open();
-  EXPECT_EQ(store->Fetch("a", {})->size(), 20u);
-  EXPECT_EQ(store->Fetch("b", {})->size(), 20u);
+  EXPECT_EQ(CountEvents(*store, "a", {}), 20);
+  EXPECT_EQ(CountEvents(*store, "b", {}), 20);
 }
 
 TEST_F(RocksDbStoreTest, SaysThatAnotherProcessHasTheFolder) {
@@ -140,15 +147,15 @@ TEST_F(RocksDbStoreTest, ADamagedRecordIsDataLossAndNamesItsKey) {
       ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), key, value).ok());
     }
     auto store = Open();
-    const auto events = store->Fetch("a", {});
-    EXPECT_EQ(events.status().code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(std::string(events.status().message()),
-                HasSubstr("0100016100000000000000020000000000000000"));
-    EXPECT_THAT(std::string(events.status().message()), HasSubstr("user \"a\""));
-    EXPECT_EQ(store->Fetch("b", {})->size(), 1u);
+    EventList events;
+    const absl::Status status = store->Fetch("a", {}, events);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("0100016100000000000000020000000000000000"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("user \"a\""));
+    EXPECT_EQ(CountEvents(*store, "b", {}), 1);
     v1::HistoryQuery before;  // what is not read is not missed
     before.set_before_ms(2);
-    EXPECT_EQ(store->Fetch("a", before)->size(), 1u);
+    EXPECT_EQ(CountEvents(*store, "a", before), 1);
   }
 }
 

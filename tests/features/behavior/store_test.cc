@@ -79,9 +79,9 @@ class StoreTest : public ::testing::TestWithParam<Backend> {
   }
 
   std::vector<v1::Event> Fetch(const std::string& user, const v1::HistoryQuery& query = {}) {
-    auto events = store_->Fetch(user, query);
-    EXPECT_TRUE(events.ok()) << events.status();
-    return events.ok() ? *std::move(events) : std::vector<v1::Event>();
+    const absl::Status status = store_->Fetch(user, query, fetched_);
+    EXPECT_TRUE(status.ok()) << status;
+    return {fetched_.begin(), fetched_.end()};
   }
 
   std::vector<std::pair<int64_t, uint64_t>> Keys(const std::string& user,
@@ -92,6 +92,7 @@ class StoreTest : public ::testing::TestWithParam<Backend> {
     return keys;
   }
 
+  EventList fetched_;  // one list for all fetches, as a worker has
   std::string folder_;
   std::unique_ptr<BehaviorStore> store_;
 };
@@ -273,8 +274,9 @@ TEST_P(StoreTest, ConcurrentAppendsOfTheSameEventsCountOnce) {
         appended += result->appended;
         duplicates += result->duplicates;
         // An acknowledged append is seen at once.
-        const auto fetched = store_->Fetch(events[0].user_id(), Before(i + 1, 1));
-        if (!fetched.ok() || fetched->size() != 1 || (*fetched)[0].event_time_ms() != i) appended += 1000000;
+        EventList fetched;
+        const absl::Status status = store_->Fetch(events[0].user_id(), Before(i + 1, 1), fetched);
+        if (!status.ok() || fetched.size() != 1 || fetched[0].event_time_ms() != i) appended += 1000000;
       }
     });
   }
