@@ -19,7 +19,7 @@ import traceback
 
 from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests_of, read_lines
-from dinghy_export.precision import add_precision_option, to_bf16
+from dinghy_export.precision import add_precision_option, add_tables_option, lower
 
 # One line a library: its name, its module in dinghy_export.importers.
 IMPORTERS = {
@@ -51,8 +51,9 @@ def main(arguments=None) -> int:
             raise ValueError(f"{args.expected}: expected scores of the library, a ScoreLog a line, got an empty file")
         expected = built.expected + lines
         goldens = golden_requests_of(built, [] if built.expected else None, expected)
-        if args.precision == "bf16":
-            built.notes.append(to_bf16(built.manifest, built.tensors, goldens, built.encoder()))
+        built.notes += lower(
+            built.manifest, built.tensors, goldens, built.encoder(), precision=args.precision, tables=args.tables
+        )
         folder = write_bundle(
             args.out, args.version, built.manifest, built.tensors, goldens, built.catalog, built.vocabularies
         )
@@ -118,6 +119,7 @@ def _parser(importer):
     parser.add_argument("--data", default="", metavar="TEXT", help="for the record: what data it was trained on")
     parser.add_argument("--created", default=now, metavar="TIME", help="for the record: when, RFC 3339; default: now")
     add_precision_option(parser)
+    add_tables_option(parser)
     if importer is not None:
         importer.add_arguments(parser)
     return parser

@@ -28,7 +28,7 @@ from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests_of
 from dinghy_export.importers.weights import Weights
 from dinghy_export.manifest import provenance
-from dinghy_export.precision import add_precision_option, to_bf16
+from dinghy_export.precision import add_precision_option, lower
 
 ITEMS, CATEGORIES, USER_WIDTH, WIDTH = 10_000, 1_000, 32, 64
 GRID = ((50, 100), (100, 500), (200, 1000), (1000, 200))  # history x candidates
@@ -264,8 +264,8 @@ def write_models(folder, out, precision="f32") -> list:
         place = os.path.join(out, built.manifest["name"], str(VERSION))
         if not os.path.exists(place):
             goldens = golden_requests_of(built, None, built.expected)
-            if precision == "bf16":
-                print(to_bf16(built.manifest, built.tensors, goldens, built.encoder()))
+            for note in lower(built.manifest, built.tensors, goldens, built.encoder(), precision=precision):
+                print(note)
             write_bundle(out, VERSION, built.manifest, built.tensors, goldens)
         folders.append(place)
     return folders

@@ -23,7 +23,7 @@ def write_bundle(model_root, version, manifest, tensors, goldens, catalog=None, 
     """Writes a version of a model and returns its folder.
 
     `manifest`: BundleManifest, `goldens`: ScoreLogs, `catalog`: Catalog, each as a dict of its protobuf JSON;
-    `tensors`: name -> float32 array; `vocabularies`: path -> tokens. A version that is there is never replaced: a
+    `tensors`: name -> float32 array, those of tables also float16 or int8; `vocabularies`: path -> tokens. A version that is there is never replaced: a
     running server may hold it. Raises FileExistsError.
     """
     name = manifest["name"]
@@ -71,12 +71,15 @@ def digest(folder) -> str:
 
 
 def _files(manifest, tensors, goldens, catalog, vocabularies):
-    table_names = {table["tensor"] for table in manifest.get("tables", [])}
+    table_names = {table[part] for table in manifest.get("tables", []) for part in ("tensor", "scale") if table.get(part)}
     missing = sorted(table_names - set(tensors))
     if missing:
         raise ValueError(f'table tensor "{missing[0]}": it is not among the tensors')
     tables = {name: tensor for name, tensor in tensors.items() if name in table_names}
     weights = {name: tensor for name, tensor in tensors.items() if name not in table_names}
+    for name, tensor in weights.items():
+        if np.asarray(tensor).dtype != np.float32:
+            raise ValueError(f'tensor "{name}": expected float32, since it is no table, got {np.asarray(tensor).dtype}')
     files = {
         "bundle.json": (json.dumps(plain(manifest), ensure_ascii=False, indent=1) + "\n").encode("utf-8"),
         "weights.safetensors": safetensors.serialize(weights),

@@ -32,6 +32,25 @@ class Evaluation:
 
 
 @dataclass
+class Table:
+    """An embedding table as it is stored: float32, float16, or int8 with a scale for each row."""
+
+    stored: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def width(self):
+        return self.stored.shape[1]
+
+    def rows(self, rows):
+        """Float64 [rows, width]; integers times their scale are rounded to float32, as the engine has them."""
+        values = self.stored[rows]
+        if self.scale is not None:
+            values = values.astype(np.float32) * self.scale[rows][:, None]
+        return values.astype(np.float64)
+
+
+@dataclass
 class Rows:
     """The values of a feature or layer, [rows, width]; of a sequence with pads, [max_length, width]."""
 
@@ -50,7 +69,7 @@ class _Evaluator:
         self.manifest = manifest
         self.encoded = encoded
         self.tensors = tensors
-        self.tables = {table["name"]: self._stored(table["tensor"]) for table in manifest.get("tables", [])}
+        self.tables = {table["name"]: self._table(table) for table in manifest.get("tables", [])}
         self.real = {sequence["name"]: self._real(sequence) for sequence in manifest.get("sequences", [])}
         self.rows = {}
 
@@ -61,6 +80,9 @@ class _Evaluator:
         if name not in self.tensors:
             raise EvaluationError(f'tensor "{name}": expected in the bundle, got none of that name')
         return self.tensors[name]
+
+    def _table(self, table):
+        return Table(self._stored(table["tensor"]), self._stored(table["scale"]) if table.get("scale") else None)
 
     def run(self) -> Evaluation:
         for feature in self.manifest["features"]:
@@ -97,14 +119,14 @@ class _Evaluator:
             table = self.tables[feature["table"]]
             kind = feature.get("id", {})
             bag = kind.get("bag", "SINGLE")
-            pad = np.full(table.shape[1], np.nan)
+            pad = np.full(table.width, np.nan)
             if bag == "SINGLE":
-                values = table[rows.reshape(len(rows))].astype(np.float64)
+                values = table.rows(rows.reshape(len(rows)))
                 if "padRow" in kind:
-                    pad = table[kind["padRow"]].astype(np.float64)
+                    pad = table.rows([kind["padRow"]])[0]
             else:
-                values, pad = np.array([_bag(table, row[row >= 0], bag) for row in rows]), np.zeros(table.shape[1])
-                values = values.reshape(len(rows), table.shape[1])
+                values, pad = np.array([_bag(table, row[row >= 0], bag) for row in rows]), np.zeros(table.width)
+                values = values.reshape(len(rows), table.width)
         if level != SEQUENCE:
             return Rows(level, values)
         real = self.real[feature["sequence"]]
@@ -196,8 +218,8 @@ class _Evaluator:
 
 def _bag(table, rows, kind):
     if len(rows) == 0:
-        return np.zeros(table.shape[1])
-    return table[rows].astype(np.float64).sum(axis=0) / (len(rows) if kind == "BAG_MEAN" else 1)
+        return np.zeros(table.width)
+    return table.rows(rows).sum(axis=0) / (len(rows) if kind == "BAG_MEAN" else 1)
 
 
 def _calibrated(output, z):

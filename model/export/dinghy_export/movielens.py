@@ -27,7 +27,7 @@ import torch
 
 from dinghy_export import outputs, score_logs, training
 from dinghy_export.bundle import write_lines
-from dinghy_export.precision import PRECISIONS
+from dinghy_export.precision import PRECISIONS, TABLES
 from dinghy_export.models import (VARIANTS, IdFeature, ModelSpec, NumericFeature, ReferenceModel, SequenceSpec, Table)
 
 GENRES = ("Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
@@ -265,7 +265,8 @@ def run(args):
     chosen = outputs.spread(test.data, spec)
     requests = [{**logs[i]["request"], "sequences": inline_history(ml, spec, int(test.users[i]), int(test.numbers[i]))}
                 for i in chosen]
-    bundle = outputs.write_model(args.out, result, requests, f"MovieLens-1M, task {args.task}", metrics, catalog(ml), args.precision)
+    bundle = outputs.write_model(args.out, result, requests, f"MovieLens-1M, task {args.task}", metrics, catalog(ml),
+                                 args.precision, args.tables)
     print(f"wrote {folder} and {bundle} after {time.time() - began:.0f} s", flush=True)
 
 
@@ -279,6 +280,8 @@ def main():
     parser.add_argument("--model", choices=VARIANTS)
     parser.add_argument("--precision", choices=PRECISIONS, default="f32",
                         help="bf16: writes a second version of the bundle, in bf16")
+    parser.add_argument("--tables", choices=TABLES, default="f32",
+                        help="f16, i8: the second version, or one, has its tables in that type")
     parser.add_argument("--compare", action="store_true", help="compare the trained models of --out")
     parser.add_argument("--epochs", type=int, help="instead of the task's own")
     parser.add_argument("--seed", type=int, default=1)

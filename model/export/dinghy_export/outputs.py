@@ -15,7 +15,7 @@ import torch
 from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests
 from dinghy_export.manifest import encoder_of, manifest_of, provenance, tensors_of
-from dinghy_export.precision import to_bf16
+from dinghy_export.precision import lower
 from dinghy_export.training import auc, bootstrap_auc_difference, gauc, logloss
 
 
@@ -45,9 +45,9 @@ def spread(test, spec, count=16):
     return [first] + [int(i) for i in np.linspace(0, len(test) - 1, count) if int(i) != first]
 
 
-def write_model(out, result, requests, data, metrics, catalog=None, precision="f32"):
-    """Writes the next free version of the bundle under <out>/models; returns its folder. "bf16": and the version after it
-    in bf16, saying so."""
+def write_model(out, result, requests, data, metrics, catalog=None, precision="f32", tables="f32"):
+    """Writes the next free version of the bundle under <out>/models; returns its folder; where precision or tables
+    are others than f32, and the version after it in those, saying so."""
     spec = result.model.spec
     origin = provenance(f"PyTorch {torch.__version__}", data,
                         datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **metrics)
@@ -58,8 +58,9 @@ def write_model(out, result, requests, data, metrics, catalog=None, precision="f
     manifest, tensors = manifest_of(result.model, origin), tensors_of(result.model)
     goldens = golden_requests(result.model, requests, catalog)
     folder = write_bundle(root, version, manifest, tensors, goldens, catalog, spec.files)
-    if precision == "bf16":
-        print(to_bf16(manifest, tensors, goldens, encoder_of(spec, catalog)))
+    notes = lower(manifest, tensors, goldens, encoder_of(spec, catalog), precision=precision, tables=tables)
+    if notes:
+        print("\n".join(notes))
         print(write_bundle(root, version + 1, manifest, tensors, goldens, catalog, spec.files))
     return folder
 

@@ -1,4 +1,4 @@
-"""Safetensors files of float32 tensors: an 8-byte little-endian header length, a JSON header padded with spaces to a
+"""Safetensors files of tensors in float32, float16 or int8: an 8-byte little-endian header length, a JSON header padded with spaces to a
 multiple of 8, then the data. Format: github.com/huggingface/safetensors.
 
     write("weights.safetensors", {"item.weight": array})
@@ -9,18 +9,21 @@ import struct
 
 import numpy as np
 
+DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "I8": np.dtype("i1")}
+
 
 def serialize(tensors) -> bytes:
-    """The bytes of a file with `tensors` (name -> float32 array), by rising name."""
+    """The bytes of a file with `tensors` (name -> array), by rising name."""
     header, blobs, offset = {}, [], 0
     for name in sorted(tensors):
         array = np.asarray(tensors[name])
-        if array.dtype != np.float32:
-            raise ValueError(f'tensor "{name}": expected float32, got {array.dtype}')
+        dtype = next((dtype for dtype in DTYPES if DTYPES[dtype] == array.dtype), None)
+        if dtype is None:
+            raise ValueError(f'tensor "{name}": expected float32, float16 or int8, got {array.dtype}')
         if not np.isfinite(array).all():
             raise ValueError(f'tensor "{name}": it holds NaN or infinity')
-        blob = array.astype("<f4").tobytes(order="C")
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
+        blob = array.tobytes(order="C")
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
         offset += len(blob)
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
@@ -43,8 +46,8 @@ def read(path) -> dict:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        if entry["dtype"] != "F32":
-            raise ValueError(f'{path}: tensor "{name}": expected F32, got {entry["dtype"]}')
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f'{path}: tensor "{name}": expected {", ".join(DTYPES)}, got {entry["dtype"]}')
         begin, end = entry["data_offsets"]
-        tensors[name] = np.frombuffer(data[begin:end], dtype="<f4").reshape(entry["shape"])
+        tensors[name] = np.frombuffer(data[begin:end], dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors

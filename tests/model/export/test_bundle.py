@@ -134,6 +134,8 @@ class SafetensorsTest(unittest.TestCase):
             "b": np.arange(6, dtype=np.float32).reshape(2, 3),
             "a": np.array([-0.5], dtype=np.float32),
             "none": np.zeros((0, 4), dtype=np.float32),
+            "half": np.array([[1.5, -65504.0]], dtype=np.float16),
+            "integers": np.array([[-127, 0, 5]], dtype=np.int8),
         }
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "x.safetensors")
@@ -145,13 +147,16 @@ class SafetensorsTest(unittest.TestCase):
         self.assertEqual(size % 8, 0)
         header = json.loads(content[8 : 8 + size])
         self.assertEqual(header["b"], {"dtype": "F32", "shape": [2, 3], "data_offsets": [4, 28]})
-        self.assertEqual(len(content), 8 + size + 28)
+        self.assertEqual(header["half"], {"dtype": "F16", "shape": [1, 2], "data_offsets": [28, 32]})
+        self.assertEqual(header["integers"], {"dtype": "I8", "shape": [1, 3], "data_offsets": [32, 35]})
+        self.assertEqual(len(content), 8 + size + 35)
         self.assertEqual(sorted(read), sorted(tensors))
         for name in tensors:
             np.testing.assert_array_equal(read[name], tensors[name])
+            self.assertEqual(read[name].dtype, tensors[name].dtype)
 
     def test_refuses_what_no_server_would_load(self):
-        with self.assertRaisesRegex(ValueError, '"w": expected float32, got float64'):
+        with self.assertRaisesRegex(ValueError, '"w": expected float32, float16 or int8, got float64'):
             safetensors.serialize({"w": np.zeros(2)})
         with self.assertRaisesRegex(ValueError, '"w": it holds NaN'):
             safetensors.serialize({"w": np.array([np.nan], dtype=np.float32)})
