@@ -132,12 +132,17 @@ double Measure(const Kind& kind, int width, int length, int runs) {
   const FeatureBatch batch = RandomBatch(model, {.candidates = kCandidates, .lengths = {length}}, 2);
   ops::Scratch scratch;
   std::vector<Value> values(scope.values().size());
-  lookup->Run(batch, scratch, absl::MakeSpan(values));
-  const RunContext context{.batch = batch, .values = values, .scratch = scratch};
+  UserPart user;
+  const RunContext context{
+      .batch = batch, .values = values, .scratch = scratch, .candidates = batch.candidates, .user = &user};
+  lookup->RunUser(context, absl::MakeSpan(values));
+  lookup->RunCandidates(context, absl::MakeSpan(values));
   std::vector<double> times;
   for (int run = 0; run < runs + 2; ++run) {  // the first two warm up
     ops::Scratch::Scope inner(scratch);
     const std::chrono::nanoseconds begin = ThreadTime();
+    user = {};
+    (*layer)->Prepare(context, user);
     (*layer)->Run(context);
     times.push_back(std::chrono::duration<double, std::micro>(ThreadTime() - begin).count());
   }
