@@ -2,7 +2,7 @@
 // histories of 64 to 512 behaviors at widths of 64 to 256, and how many times scaled dot product attention
 // that is.
 //
-//   attention_scores            # half a minute
+//   attention_scores            # ten seconds
 //   attention_scores --quick    # one small size, to see that it runs
 //
 // A cost is that of the whole layer for 100 candidates of one user, divided by 100: scores, softmax and the
