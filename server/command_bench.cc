@@ -22,6 +22,8 @@ struct BenchFlags {
   double seconds = 1;
   int requests = 8;
   uint64_t seed = 1;
+  bool cached = false;
+  bool split = false;
   bool cold = false;
   std::string kernels = "fused";
   bool allow_emulation = false;
@@ -41,6 +43,8 @@ int Bench(const BenchFlags& flags) {
   options.threads = flags.threads;
   options.duration = absl::Seconds(flags.seconds);
   options.requests = flags.requests;
+  options.cached = flags.cached;
+  options.split = flags.split;
   options.cold = flags.cold;
   options.seed = flags.seed;
   options.model = model;
@@ -86,6 +90,10 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the requests")->capture_default_str();
+  command->add_flag("--cached", flags->cached,
+                    "Keep each user's state in the user cache, as a server does for the next request");
+  command->add_flag("--split", flags->split,
+                    "The threads score one request together, by blocks of candidates");
   command->add_flag("--cold", flags->cold, "Sweep the processor's caches before each request");
   command
       ->add_option("--kernels", flags->kernels,

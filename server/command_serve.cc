@@ -21,7 +21,7 @@ namespace {
 struct ServeFlags {
   std::string config;
   std::optional<std::string> model_root, listen, metrics_listen, store, score_log, unknown_features;
-  std::optional<uint32_t> workers, queue, max_candidates;
+  std::optional<uint32_t> workers, queue, max_candidates, user_cache_mb;
   std::optional<double> score_log_sample_rate;
   std::string port_file;
   bool allow_emulation = false;
@@ -46,6 +46,7 @@ absl::StatusOr<v1::ServerConfig> BuildConfig(const ServeFlags& flags) {
   if (flags.workers) config.set_workers(*flags.workers);
   if (flags.queue) config.set_queue(*flags.queue);
   if (flags.max_candidates) config.set_max_candidates(*flags.max_candidates);
+  if (flags.user_cache_mb) config.set_user_cache_mb(*flags.user_cache_mb);
   if (flags.score_log) config.mutable_score_log()->set_directory(*flags.score_log);
   if (flags.score_log_sample_rate) config.mutable_score_log()->set_sample_rate(*flags.score_log_sample_rate);
   if (flags.unknown_features) {
@@ -116,6 +117,8 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   command->add_option("--workers", flags->workers, "Scoring threads; default one per CPU");
   command->add_option("--queue", flags->queue, "Requests that may wait; default 64 per worker");
   command->add_option("--max_candidates", flags->max_candidates, "Candidates per request; default 1000");
+  command->add_option("--user_cache_mb", flags->user_cache_mb,
+                      "Memory for encoded histories between requests; default 64; 0: none");
   command->add_option("--score_log", flags->score_log,
                       "Folder for the log of scored requests; default no log");
   command->add_option("--score_log_sample_rate", flags->score_log_sample_rate,

@@ -80,6 +80,11 @@ absl::StatusOr<v1::ServerConfig> CompleteConfig(v1::ServerConfig config) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_request_bytes: expected at most 1 GiB, got ", config.max_request_bytes()));
   }
+  if (!config.has_user_cache_mb()) config.set_user_cache_mb(64);
+  if (config.user_cache_mb() > 1'000'000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("user_cache_mb: expected at most 1000000, got ", config.user_cache_mb()));
+  }
   if (config.unknown_features() == v1::UNKNOWN_FEATURES_UNSPECIFIED) config.set_unknown_features(v1::IGNORE);
   v1::ScoreLogConfig& log = *config.mutable_score_log();
   if (!log.has_sample_rate()) log.set_sample_rate(1);

@@ -76,6 +76,22 @@ Metrics::Metrics()
                           .Help("Behaviors used per sequence of a scored request")
                           .Register(registry_)
                           .Add({}, SizeBuckets())),
+      user_cache_(BuildCounter()
+                      .Name("dinghy_user_cache_total")
+                      .Help("Scored requests whose encoded history was kept from an earlier one, or was not")
+                      .Register(registry_)),
+      user_cache_hits_(user_cache_.Add({{"result", "hit"}})),
+      user_cache_misses_(user_cache_.Add({{"result", "miss"}})),
+      user_cache_evicted_(BuildCounter()
+                              .Name("dinghy_user_cache_evicted_total")
+                              .Help("Encoded histories that went to make room for others")
+                              .Register(registry_)
+                              .Add({})),
+      user_cache_bytes_(BuildGauge()
+                            .Name("dinghy_user_cache_bytes")
+                            .Help("Memory that encoded histories take between requests")
+                            .Register(registry_)
+                            .Add({})),
       log_records_(BuildCounter()
                        .Name("dinghy_request_log_records_total")
                        .Help("Records handed to the score log")
@@ -108,6 +124,11 @@ void Metrics::CountScored(const LoadedModel& loaded, const v1::ScoreResponse& re
   model_seconds_.Observe(absl::ToDoubleSeconds(state.model));
   candidates_.Observe(response.outputs_size() > 0 ? response.outputs(0).scores_size() : 0);
   for (const v1::HistoryUse& use : response.history()) history_length_.Observe(use.length());
+  if (state.user_cache.asked) {
+    (state.user_cache.hit ? user_cache_hits_ : user_cache_misses_).Increment();
+    user_cache_evicted_.Increment(state.user_cache.evicted);
+    user_cache_bytes_.Set(static_cast<double>(state.user_cache.bytes));
+  }
   for (const int reason : response.degradations()) {
     degraded_
         .Add({{"reason", absl::AsciiStrToLower(

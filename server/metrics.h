@@ -37,8 +37,8 @@ class Metrics {
   void CountRequest(const std::string& model, int64_t version, absl::StatusCode code,
                     absl::Duration duration);
 
-  // All that a scored request tells beside that: stages, candidates, history, degradations, scores, OOV ids,
-  // unknown columns. `state` is as Scorer::Score left it.
+  // All that a scored request tells beside that: stages, candidates, history, user cache, degradations,
+  // scores, OOV ids, unknown columns. `state` is as Scorer::Score left it.
   void CountScored(const LoadedModel& loaded, const v1::ScoreResponse& response, const WorkerState& state);
 
   void CountLogged() { log_records_.Increment(); }
@@ -70,6 +70,11 @@ class Metrics {
   prometheus::Histogram& model_seconds_;
   prometheus::Histogram& candidates_;
   prometheus::Histogram& history_length_;
+  prometheus::Family<prometheus::Counter>& user_cache_;
+  prometheus::Counter& user_cache_hits_;
+  prometheus::Counter& user_cache_misses_;
+  prometheus::Counter& user_cache_evicted_;
+  prometheus::Gauge& user_cache_bytes_;
   prometheus::Counter& log_records_;
   prometheus::Counter& log_dropped_;
   prometheus::Gauge& queued_;

@@ -138,7 +138,8 @@ void ModelRegistry::Scan() {
       }
     }
     Version version;
-    absl::StatusOr<std::unique_ptr<LoadedModel>> loaded = options_.load(at.directory, options_.encoder, options_.model);
+    absl::StatusOr<std::unique_ptr<LoadedModel>> loaded =
+        options_.load(at.directory, options_.encoder, options_.model);
     if (!loaded.ok()) {
       version.error = std::string(loaded.status().message());
     } else if ((*loaded)->bundle->manifest.name() != at.model) {

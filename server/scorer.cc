@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/explain.h"
+#include "server/run_model.h"
 
 namespace dinghy {
 namespace {
@@ -233,6 +234,12 @@ absl::Status NoteUnknownColumns(const v1::BundleManifest& manifest, bool reject,
 
 }  // namespace
 
+Scorer::Scorer(const BehaviorReader* store, ScorerOptions options)
+    : store_(store),
+      options_(std::move(options)),
+      user_cache_(options_.user_cache_bytes > 0 ? std::make_unique<UserCache>(options_.user_cache_bytes)
+                                                : nullptr) {}
+
 absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, const v1::ScoreRequest& request,
                                                 WorkerState& state, v1::ScoreLog* log) const {
   return Score(loaded, v1::ScoreRequest(request), state, log);
@@ -276,7 +283,7 @@ absl::StatusOr<v1::ScoreResponse> Scorer::Score(const LoadedModel& loaded, v1::S
   const ModelScoreOptions model_options{
       .attention = explain,
       .debug_names = {request.debug().layers().begin(), request.debug().layers().end()}};
-  loaded.model->Score(state.batch, model_options, state.scratch, state.outputs);
+  RunModel(loaded, state.batch, model_options, user_cache_.get(), state);
   state.model = watch.Lap();
   if (absl::Status status = FillScores(manifest, *picked, state.outputs, response); !status.ok())
     return status;

@@ -7,39 +7,26 @@
 #ifndef DINGHY_SERVER_SCORER_H_
 #define DINGHY_SERVER_SCORER_H_
 
+#include <cstddef>
 #include <functional>
 #include <limits>
-#include <vector>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "features/behavior/store.h"
-#include "features/encoder.h"
 #include "model/loaded_model.h"
 #include "proto/score_log.pb.h"
 #include "proto/scoring.pb.h"
-#include "proto/server_config.pb.h"
+#include "server/user_cache.h"
+#include "server/worker_state.h"
 
 namespace dinghy {
-
-// Buffers of one worker, reused from request to request.
-struct WorkerState {
-  FeatureBatch batch;
-  EventList events;
-  EncodeNotes notes;
-  ops::Scratch scratch;
-  ModelOutputs outputs;
-
-  // Where the time went. `queue` is set by the caller before Score; Score sets the others.
-  absl::Duration queue;
-  absl::Duration history;
-  absl::Duration encode;
-  absl::Duration model;
-};
 
 struct ScorerOptions {
   int max_candidates = std::numeric_limits<int>::max();  // per request, beside what the encoder allows
   bool reject_unknown_features = false;
+  size_t user_cache_bytes = 0;  // for the states of users between requests; 0: none are kept
   std::function<absl::Time()> now = [] { return absl::Now(); };
 };
 
@@ -47,7 +34,7 @@ class Scorer {
  public:
   // `store` may be null: then a sequence that is not inline is scored as empty and flagged
   // HISTORY_UNAVAILABLE. It must outlive the scorer.
-  Scorer(const BehaviorReader* store, ScorerOptions options) : store_(store), options_(std::move(options)) {}
+  Scorer(const BehaviorReader* store, ScorerOptions options);
 
   // Scores `request` on `loaded`. If `log` is not null it becomes the record of this scoring: its `request`
   // is the resolved request, which scores to the same bits again. Errors: INVALID_ARGUMENT as
@@ -64,6 +51,7 @@ class Scorer {
  private:
   const BehaviorReader* const store_;
   const ScorerOptions options_;
+  const std::unique_ptr<UserCache> user_cache_;  // null: none
 };
 
 }  // namespace dinghy

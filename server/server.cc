@@ -75,7 +75,8 @@ absl::Status Server::OpenParts() {
 
   scorer_ = std::make_unique<Scorer>(
       store_.get(), ScorerOptions{.max_candidates = static_cast<int>(config_.max_candidates()),
-                                  .reject_unknown_features = config_.unknown_features() == v1::REJECT});
+                                  .reject_unknown_features = config_.unknown_features() == v1::REJECT,
+                                  .user_cache_bytes = size_t{config_.user_cache_mb()} << 20});
   auto pool = WorkerPool::Create(
       {.workers = static_cast<int>(config_.workers()), .queue = static_cast<int>(config_.queue())});
   if (!pool.ok()) return pool.status();

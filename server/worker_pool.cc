@@ -60,33 +60,65 @@ void WorkerPool::Shutdown() {
   }
 }
 
+void WorkerPool::Share(int blocks, ops::Scratch& scratch, WorkerState::BlockTask task) {
+  if (blocks < 1) return;
+  Shared shared{.task = task, .blocks = blocks};
+  std::unique_lock<std::mutex> lock(mutex_);
+  shared_.push_back(&shared);
+  for (int helpers = std::min(idle_, blocks - 1); helpers > 0; --helpers) changed_.notify_one();
+  while (shared.next < shared.blocks) RunBlock(shared, scratch, lock);
+  shared.done.wait(lock, [&shared] { return shared.running == 0; });
+}
+
+void WorkerPool::RunBlock(Shared& shared, ops::Scratch& scratch, std::unique_lock<std::mutex>& lock) {
+  const int block = shared.next++;
+  if (shared.next == shared.blocks) std::erase(shared_, &shared);
+  ++shared.running;
+  lock.unlock();
+  shared.task(block, scratch);
+  lock.lock();
+  if (--shared.running == 0) shared.done.notify_one();  // under the lock: afterwards `shared` may be gone
+}
+
 void WorkerPool::RunWorker() {
   ops::PrepareThread();
   WorkerState state;
+  state.share = [this, &state](int blocks, WorkerState::BlockTask task) {
+    Share(blocks, state.scratch, task);
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    Waiting next;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      next = std::move(queue_.front());
+    if (!queue_.empty()) {
+      Waiting next = std::move(queue_.front());
       queue_.pop_front();
+      lock.unlock();
+      RunWork(std::move(next), state);
+      lock.lock();
+    } else if (!shared_.empty()) {
+      RunBlock(*shared_.front(), state.scratch, lock);
+    } else if (stopping_) {
+      return;
+    } else {
+      ++idle_;
+      changed_.wait(lock);
+      --idle_;
     }
-    const absl::Time begin = options_.now();
-    if (next.work.cancelled && next.work.cancelled()) {
-      next.work.drop(absl::CancelledError("the caller cancelled before scoring began"));
-      continue;
-    }
-    if (begin >= next.work.deadline) {
-      next.work.drop(absl::DeadlineExceededError("the deadline passed before scoring began"));
-      continue;
-    }
-    state.queue = begin - next.since;
-    next.work.run(state);
-    const absl::Duration service = std::max(options_.now() - begin, absl::ZeroDuration());
-    std::lock_guard<std::mutex> lock(mutex_);
-    usual_service_ = usual_service_ * 0.9 + service * 0.1;
   }
+}
+
+void WorkerPool::RunWork(Waiting next, WorkerState& state) {
+  const absl::Time begin = options_.now();
+  if (next.work.cancelled && next.work.cancelled()) {
+    return next.work.drop(absl::CancelledError("the caller cancelled before scoring began"));
+  }
+  if (begin >= next.work.deadline) {
+    return next.work.drop(absl::DeadlineExceededError("the deadline passed before scoring began"));
+  }
+  state.queue = begin - next.since;
+  next.work.run(state);
+  const absl::Duration service = std::max(options_.now() - begin, absl::ZeroDuration());
+  std::lock_guard<std::mutex> lock(mutex_);
+  usual_service_ = usual_service_ * 0.9 + service * 0.1;
 }
 
 }  // namespace dinghy

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/scorer.h"
+#include "server/worker_state.h"
 
 namespace dinghy {
 
@@ -59,6 +59,11 @@ class WorkerPool {
 
   int Queued() const;
 
+  // Runs task(block, its thread's scratch) once for each of `blocks` blocks: on the calling thread, with
+  // `scratch`, and on workers that have nothing else to do; returns when all are done. Waits for no block
+  // that has not begun, and work in the queue comes before another block. WorkerState::share of the workers.
+  void Share(int blocks, ops::Scratch& scratch, WorkerState::BlockTask task);
+
   // Takes no more work, finishes what was taken, and ends the threads. May be called again.
   void Shutdown();
 
@@ -68,13 +73,28 @@ class WorkerPool {
     absl::Time since;
   };
 
+  // A call of Share, on its thread's stack.
+  struct Shared {
+    WorkerState::BlockTask task;
+    int blocks = 0;
+    int next = 0;     // block that nobody has begun
+    int running = 0;  // blocks
+    std::condition_variable done = {};
+  };
+
   explicit WorkerPool(Options options) : options_(std::move(options)) {}
   void RunWorker();
+  void RunWork(Waiting next, WorkerState& state);
+  // Runs the next block, with the lock given back meanwhile.
+  void RunBlock(Shared& shared, ops::Scratch& scratch,
+                std::unique_lock<std::mutex>& lock) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const Options options_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Waiting> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Shared*> shared_ ABSL_GUARDED_BY(mutex_);  // with blocks that nobody has begun
+  int idle_ ABSL_GUARDED_BY(mutex_) = 0;                 // workers that wait
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration usual_service_ ABSL_GUARDED_BY(mutex_) = absl::Milliseconds(1);  // moving average
   std::vector<std::thread> threads_;

@@ -15,6 +15,8 @@
 #include "model/ops/cpu.h"
 #include "server/bench/synthetic_batch.h"
 #include "server/bench/timed_runs.h"
+#include "server/run_model.h"
+#include "server/worker_pool.h"
 
 namespace dinghy {
 namespace {
@@ -22,11 +24,24 @@ namespace {
 constexpr int kMost = 1'000'000;     // of behaviors and of candidates
 constexpr double kSplitTime = 0.25;  // of a point's duration
 
+constexpr size_t kUserCacheBytes = size_t{8} << 30;
+
 // One thread's requests and memory.
 class Worker {
  public:
-  Worker(const Model& model, std::vector<FeatureBatch> batches, size_t steps)
-      : model_(model), batches_(std::move(batches)), step_seconds_(steps) {}
+  // Others help where `pool` is not null, which must outlive the worker.
+  Worker(const LoadedModel& loaded, std::vector<FeatureBatch> batches, size_t steps, bool cached,
+         WorkerPool* pool)
+      : loaded_(loaded), batches_(std::move(batches)), step_seconds_(steps) {
+    if (pool != nullptr) {
+      state_.share = [this, pool](int blocks, WorkerState::BlockTask task) {
+        pool->Share(blocks, state_.scratch, task);
+      };
+    }
+    if (!cached) return;
+    cache_ = std::make_unique<UserCache>(kUserCacheBytes);
+    for (size_t i = 0; i < batches_.size(); ++i) Score();
+  }
 
   void Score() { Score({}); }
 
@@ -45,17 +60,17 @@ class Worker {
 
  private:
   void Score(const ModelScoreOptions& options) {
-    model_.Score(batches_[next_], options, scratch_, outputs_);
+    RunModel(loaded_, batches_[next_], options, cache_.get(), state_);
     next_ = (next_ + 1) % batches_.size();
   }
 
-  const Model& model_;
+  const LoadedModel& loaded_;
   const std::vector<FeatureBatch> batches_;
   size_t next_ = 0;
   std::vector<double> step_seconds_;
   int64_t clocked_ = 0;
-  ops::Scratch scratch_;
-  ModelOutputs outputs_;
+  std::unique_ptr<UserCache> cache_;
+  WorkerState state_;
 };
 
 // Writes over so much memory that nothing else is left in the caches.
@@ -136,15 +151,23 @@ std::map<int, AttentionShares> TimeAttentionParts(const std::vector<FeatureBatch
 absl::StatusOr<BenchResult> RunPoint(const LoadedModel& loaded, const BenchPoint& point, double ceiling,
                                      const BenchOptions& options, AttentionParts& parts) {
   const std::vector<LayerInfo> layers = loaded.model->Layers();
+  std::unique_ptr<WorkerPool> helpers;
+  if (options.split && options.threads > 1) {
+    auto pool = WorkerPool::Create({.workers = options.threads - 1});
+    if (!pool.ok()) return pool.status();
+    helpers = *std::move(pool);
+  }
+  const int threads = options.split ? 1 : options.threads;  // that have requests
   std::vector<std::unique_ptr<Worker>> workers;
-  for (int thread = 0; thread < options.threads; ++thread) {
+  for (int thread = 0; thread < threads; ++thread) {
     absl::StatusOr<std::vector<FeatureBatch>> batches = MakeBatches(loaded, point, thread, options);
     if (!batches.ok()) return batches.status();
-    workers.push_back(std::make_unique<Worker>(*loaded.model, *std::move(batches),
-                                               ModelScoreOptions::kFirstLayerStep + layers.size() + 1));
+    workers.push_back(std::make_unique<Worker>(loaded, *std::move(batches),
+                                               ModelScoreOptions::kFirstLayerStep + layers.size() + 1,
+                                               options.cached, helpers.get()));
   }
   const auto run = [&](absl::Duration duration, void (Worker::*score)()) {
-    return TimedRuns(options.threads, duration, [&](int thread) {
+    return TimedRuns(threads, duration, [&](int thread) {
       TimedWork work{.run = [worker = workers[thread].get(), score] { (worker->*score)(); },
                      .prepare = nullptr};
       if (options.cold) work.prepare = [sweep = std::make_shared<CacheSweep>()] { sweep->Run(); };
@@ -159,8 +182,8 @@ absl::StatusOr<BenchResult> RunPoint(const LoadedModel& loaded, const BenchPoint
   result.runs = static_cast<int64_t>(seconds.size());
   const double median = Median(seconds);
   result.ms = median * 1e3;
-  result.candidates_per_second = options.threads * point.candidates / median;
-  result.gflops = options.threads * FlopsOf(layers, point) / median * 1e-9;
+  result.candidates_per_second = threads * point.candidates / median;
+  result.gflops = threads * FlopsOf(layers, point, options.cached) / median * 1e-9;
   result.share = result.gflops / ceiling;
   WriteSplit(layers, workers, TimeAttentionParts(workers[0]->batches(), options, parts), result);
   return result;
@@ -184,13 +207,14 @@ absl::StatusOr<std::vector<BenchPoint>> ParseGrid(std::string_view text) {
   return grid;
 }
 
-double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point) {
+double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point, bool cached) {
   const double history = point.history;
   const double candidates = point.candidates;
   double flops = 0;
   for (const LayerInfo& layer : layers) {
-    flops += layer.flops_user + layer.flops_behavior * history + layer.flops_candidate * candidates +
-             layer.flops_pair * history * candidates + layer.flops_behavior_pair * history * history;
+    flops += candidates * (layer.flops_candidate + layer.flops_pair * history);
+    if (cached) continue;
+    flops += layer.flops_user + history * (layer.flops_behavior + layer.flops_behavior_pair * history);
   }
   return flops;
 }
@@ -212,6 +236,8 @@ absl::StatusOr<BenchReport> RunBench(LoadedModel& loaded, const BenchOptions& op
   report.numerics_id = loaded.model->numerics_id();
   report.numerics = ops::NumericsDescription();
   report.threads = options.threads;
+  report.cached = options.cached;
+  report.split = options.split;
   report.cold = options.cold;
   report.fused_kernels = options.model.fused_kernels;
   const absl::StatusOr<GemmCeiling> ceiling = MeasureGemmCeiling({.threads = options.threads});

@@ -4,7 +4,7 @@
 //   ASSIGN_OR_RETURN(BenchReport report, RunBench(*loaded, {.grid = {{100, 500}}}));
 //   std::cout << ToText(report);
 //
-// Requests are synthetic and encoded already: what is timed is Model::Score, nothing around it.
+// Requests are synthetic and encoded already: what is timed is RunModel, nothing around it.
 #ifndef DINGHY_SERVER_BENCH_BENCH_H_
 #define DINGHY_SERVER_BENCH_BENCH_H_
 
@@ -36,6 +36,8 @@ struct BenchOptions {
   int threads = 1;                             // each scores requests of its own, all at once
   absl::Duration duration = absl::Seconds(1);  // of each point
   int requests = 8;                            // different ones at each point, in turn
+  bool cached = false;                         // the state of each user is kept from its request before
+  bool split = false;                          // the threads score one request together
   bool cold = false;                           // weights and tables are not in any cache when a request comes
   uint64_t seed = 1;
   ModelOptions model = {};                          // what the model was loaded with
@@ -61,10 +63,10 @@ struct BenchResult {
   int64_t runs = 0;
   double ms = 0;                     // median time of a request
   double candidates_per_second = 0;  // of all threads together
-  double gflops = 0;                 // work as Model::Layers counts it, of all threads together, a second
-  double share = 0;                  // of the ceiling
-  BenchSplit split;                  // shares of the request, sum 1
-  std::vector<BenchLayer> layers;    // mean time of each in a request
+  double gflops = 0;  // work as Model::Layers counts it, without what is kept, of all threads, a second
+  double share = 0;   // of the ceiling
+  BenchSplit split;   // shares of the request, sum 1
+  std::vector<BenchLayer> layers;  // mean time of each in a request
 };
 
 struct BenchReport {
@@ -74,14 +76,17 @@ struct BenchReport {
   std::string numerics_id;
   std::string numerics;
   int threads = 1;
+  bool cached = false;
+  bool split = false;
   bool cold = false;
   bool fused_kernels = true;
   GemmCeiling ceiling;
   std::vector<BenchResult> results;  // one a point
 };
 
-// Work of one request, multiply-adds counted as 2; every sequence holds `point.history` behaviors.
-double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point);
+// Work of one request, multiply-adds counted as 2; every sequence holds `point.history` behaviors. Of a
+// cached user only what the candidates need.
+double FlopsOf(const std::vector<LayerInfo>& layers, const BenchPoint& point, bool cached = false);
 
 // Measures the ceiling first, then point after point. The split comes from runs of its own, so that reading
 // the clock slows nothing else. Adds tensors to the bundle (AttentionParts). Errors as SyntheticBatch,

@@ -14,9 +14,10 @@ std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * shar
 
 std::string ToText(const BenchReport& report) {
   std::string text = absl::StrFormat(
-      "%s version %d, %d %s, caches %s, kernels %s\n%s\n"
+      "%s version %d, %d %s%s, %scaches %s, kernels %s\n%s\n"
       "ceiling: %.1f f32 GFLOP/s, oneDNN's %d x %d x %d matrix product on %s\n\n",
       report.model, report.version, report.threads, report.threads == 1 ? "thread" : "threads",
+      report.split ? " on each request together" : "", report.cached ? "users cached, " : "",
       report.cold ? "cold" : "warm", report.fused_kernels ? "fused" : "onednn", report.numerics,
       report.ceiling.gflops, report.ceiling.size, report.ceiling.size, report.ceiling.size,
       report.threads == 1 ? "one thread" : "each thread");
@@ -43,6 +44,8 @@ std::string ToJson(const BenchReport& report) {
       .Field("numerics_id", report.numerics_id)
       .Field("numerics", report.numerics)
       .Field("threads", static_cast<int64_t>(report.threads))
+      .Field("cached", report.cached)
+      .Field("split", report.split)
       .Field("cold", report.cold)
       .Field("kernels", report.fused_kernels ? "fused" : "onednn")
       .Field("ceiling_gflops", report.ceiling.gflops)

@@ -343,6 +343,7 @@ TEST_F(ServerTest, MetricsCount) {
            "dinghy_oov_total{feature=\"item\"} 1",
            "dinghy_score_count{model=\"shop\",output=\"click\",version=\"2\"} 6",
            "dinghy_model_version{model=\"shop\"} 2",
+           "dinghy_user_cache_total{result=\"miss\"} 0",
            "dinghy_request_log_dropped_total 0",
        }) {
     EXPECT_THAT(text, HasSubstr(line));

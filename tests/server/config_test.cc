@@ -36,6 +36,12 @@ TEST(ConfigTest, FillsInDefaultsAndChecksRanges) {
   EXPECT_EQ(complete->queue(), 64 * complete->workers());
   EXPECT_EQ(complete->max_candidates(), 1000);
   EXPECT_EQ(complete->score_log().sample_rate(), 1);
+  EXPECT_EQ(complete->user_cache_mb(), 64);
+  config.set_user_cache_mb(0);
+  EXPECT_EQ(CompleteConfig(config)->user_cache_mb(), 0);
+  config.set_user_cache_mb(2'000'000);
+  EXPECT_THAT(CompleteConfig(config).status().message(), HasSubstr("user_cache_mb"));
+  config.clear_user_cache_mb();
   config.set_max_candidates(2'000'000);
   EXPECT_THAT(CompleteConfig(config).status().message(), HasSubstr("max_candidates"));
 }

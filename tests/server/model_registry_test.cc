@@ -37,8 +37,8 @@ class ModelRegistryTest : public ::testing::Test {
   ModelRegistry::Options Options() {
     ModelRegistry::Options options;
     options.root = root_.string();
-    options.load = [this](const std::string& directory,
-                          const EncoderOptions&, const ModelOptions&) -> absl::StatusOr<std::unique_ptr<LoadedModel>> {
+    options.load = [this](const std::string& directory, const EncoderOptions&,
+                          const ModelOptions&) -> absl::StatusOr<std::unique_ptr<LoadedModel>> {
       const fs::path path(directory);
       if (failing_.count(path.parent_path().filename().string() + "/" + path.filename().string()) > 0) {
         return absl::DataLossError("weights.safetensors: truncated");

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <future>
+#include <vector>
 
 namespace dinghy {
 namespace {
@@ -144,6 +146,72 @@ TEST(WorkerPoolTest, ManySubmittersLoseNothing) {
   for (std::thread& thread : submitters) thread.join();
   pool->Shutdown();
   EXPECT_EQ(done, 1000);
+}
+
+TEST(WorkerPoolTest, SharedBlocksRunOnceEach) {
+  auto pool = *WorkerPool::Create({.workers = 3});
+  ops::Scratch scratch;
+  for (const int blocks : {0, 1, 2, 7, 100}) {
+    std::vector<std::atomic<int>> runs(blocks);
+    pool->Share(blocks, scratch, [&](int block, ops::Scratch&) { ++runs[block]; });
+    for (int block = 0; block < blocks; ++block) EXPECT_EQ(runs[block], 1) << block;
+  }
+}
+
+TEST(WorkerPoolTest, IdleWorkersTakeBlocks) {
+  auto pool = *WorkerPool::Create({.workers = 2});
+  ops::Scratch scratch;
+  std::barrier<> together(3);  // all three must be at work at the same time
+  pool->Share(3, scratch, [&](int, ops::Scratch&) { together.arrive_and_wait(); });
+}
+
+TEST(WorkerPoolTest, BusyWorkersAreNotWaitedFor) {
+  Blocker blocker;
+  auto pool = *WorkerPool::Create({.workers = 1});
+  ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
+  blocker.AwaitStart();
+  ops::Scratch scratch;
+  int sum = 0;
+  pool->Share(4, scratch, [&](int block, ops::Scratch& given) {
+    EXPECT_EQ(&given, &scratch);
+    sum += block;
+  });
+  EXPECT_EQ(sum, 6);
+  blocker.Release();
+}
+
+TEST(WorkerPoolTest, WorkInTheQueueComesBeforeAnotherBlock) {
+  auto pool = *WorkerPool::Create({.workers = 1});
+  ops::Scratch scratch;
+  std::promise<int> work;
+  std::future<int> worked = work.get_future();
+  std::atomic<int> helped = 0;
+  std::barrier<> together(2);
+  pool->Share(100, scratch, [&](int block, ops::Scratch& given) {
+    if (block < 2) together.arrive_and_wait();
+    if (&given != &scratch) {
+      // The only worker is here: what comes now is next.
+      if (++helped > 1) return;
+      EXPECT_TRUE(pool->Submit({.run = [&](WorkerState&) { work.set_value(helped); }}).ok());
+      return;
+    }
+    worked.wait();
+  });
+  EXPECT_EQ(worked.get(), 1);
+}
+
+TEST(WorkerPoolTest, WorkersHelpEachOther) {
+  auto pool = *WorkerPool::Create({.workers = 2});
+  std::promise<void> done;
+  std::barrier<> together(2);
+  ASSERT_TRUE(pool->Submit({.run =
+                                [&](WorkerState& state) {
+                                  state.share(2, [&](int, ops::Scratch&) { together.arrive_and_wait(); });
+                                  done.set_value();
+                                },
+                            .drop = [](const absl::Status& status) { ADD_FAILURE() << status; }})
+                  .ok());
+  done.get_future().wait();
 }
 
 }  // namespace

@@ -120,6 +120,23 @@ TEST_F(BenchTest, ColdRequestsToo) {
   EXPECT_THAT(ToText(*report), HasSubstr("1 thread, caches cold, kernels onednn\n"));
 }
 
+TEST_F(BenchTest, ThreadsOnOneRequestTogether) {
+  BenchOptions options;
+  options.grid = {{.history = 5, .candidates = 200}};
+  options.threads = 2;
+  options.split = true;
+  options.cached = true;
+  options.duration = absl::ZeroDuration();
+  const absl::StatusOr<BenchReport> report = RunBench(*loaded_, options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const BenchResult& result = report->results[0];
+  EXPECT_EQ(result.runs, 5);
+  EXPECT_NEAR(result.candidates_per_second, 200 / (result.ms * 1e-3), 1e-6 * result.candidates_per_second);
+  EXPECT_NEAR(result.gflops, FlopsOf(loaded_->model->Layers(), result.point, true) / result.ms * 1e-6,
+              1e-6 * result.gflops);
+  EXPECT_THAT(ToText(*report), HasSubstr("2 threads on each request together, users cached, caches warm"));
+}
+
 TEST_F(BenchTest, RefusesALongerHistoryBeforeItTimesAnything) {
   BenchOptions options;
   options.grid = {{.history = 1, .candidates = 1}, {.history = kTestMaxLength + 1, .candidates = 1}};
