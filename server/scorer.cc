@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/explain.h"
-#include "server/run_model.h"
+#include "server/workers/run_model.h"
 
 namespace dinghy {
 namespace {

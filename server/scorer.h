@@ -18,8 +18,8 @@
 #include "model/loaded_model.h"
 #include "proto/score_log.pb.h"
 #include "proto/scoring.pb.h"
-#include "server/user_cache.h"
-#include "server/worker_state.h"
+#include "server/workers/user_cache.h"
+#include "server/workers/worker_state.h"
 
 namespace dinghy {
 

@@ -27,7 +27,7 @@
 #include "server/model_registry.h"
 #include "server/request_log.h"
 #include "server/scorer.h"
-#include "server/worker_pool.h"
+#include "server/workers/worker_pool.h"
 
 namespace dinghy {
 

@@ -29,7 +29,7 @@
 #include "server/request_log.h"
 #include "server/scorer.h"
 #include "server/scoring_service.h"
-#include "server/worker_pool.h"
+#include "server/workers/worker_pool.h"
 
 namespace dinghy {
 

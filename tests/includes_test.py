@@ -16,8 +16,10 @@ ALLOWED = {
     "model/layers": ["proto", "features", "model/ops", "model"],
     "model": ["proto", "features", "model/ops", "model/layers"],
     "server/replay": ["proto", "features", "features/behavior", "model", "model/ops"],
-    "server/bench": ["proto", "features", "model", "model/ops", "server/replay"],
-    "server": ["proto", "features", "features/behavior", "model", "model/ops", "server/replay", "server/bench"],
+    "server/workers": ["proto", "features", "features/behavior", "model", "model/ops"],
+    "server/bench": ["proto", "features", "model", "model/ops", "server/replay", "server/workers"],
+    "server": ["proto", "features", "features/behavior", "model", "model/ops", "server/replay", "server/bench",
+               "server/workers"],
 }
 # Of model itself, layers sees only these.
 LAYERS_SEE = {"model/model_options.h", "model/tensor.h"}

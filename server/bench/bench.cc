@@ -15,8 +15,8 @@
 #include "model/ops/cpu.h"
 #include "server/bench/synthetic_batch.h"
 #include "server/bench/timed_runs.h"
-#include "server/run_model.h"
-#include "server/worker_pool.h"
+#include "server/workers/run_model.h"
+#include "server/workers/worker_pool.h"
 
 namespace dinghy {
 namespace {

@@ -35,7 +35,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/ops/cpu.h"
 #include "server/scorer.h"
-#include "server/worker_pool.h"
+#include "server/workers/worker_pool.h"
 #include "tests/testing/allocation_counter.h"
 #include "tests/testing/random_request.h"
 #include "tests/testing/test_bundle.h"

@@ -1,4 +1,4 @@
-#include "server/worker_pool.h"
+#include "server/workers/worker_pool.h"
 
 #include <algorithm>
 #include <utility>

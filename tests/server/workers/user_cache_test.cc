@@ -1,6 +1,6 @@
 // States of users between requests: found by all that they are computed from, within their bytes; and
 // requests run with them, and with help, to the bits of those run without.
-#include "server/user_cache.h"
+#include "server/workers/user_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/run_model.h"
 #include "server/scorer.h"
-#include "server/worker_pool.h"
+#include "server/workers/run_model.h"
+#include "server/workers/worker_pool.h"
 #include "tests/testing/test_bundle.h"
 
 namespace dinghy {

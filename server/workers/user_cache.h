@@ -8,8 +8,8 @@
 //
 // The key is all that a state is computed from, and is compared in full: a hit has the bits of a miss. What
 // was used longest ago goes first. Thread-safe.
-#ifndef DINGHY_SERVER_USER_CACHE_H_
-#define DINGHY_SERVER_USER_CACHE_H_
+#ifndef DINGHY_SERVER_WORKERS_USER_CACHE_H_
+#define DINGHY_SERVER_WORKERS_USER_CACHE_H_
 
 #include <cstddef>
 #include <list>
@@ -77,4 +77,4 @@ class UserCache {
 
 }  // namespace dinghy
 
-#endif  // DINGHY_SERVER_USER_CACHE_H_
+#endif  // DINGHY_SERVER_WORKERS_USER_CACHE_H_

@@ -1,6 +1,6 @@
 // What one worker keeps from request to request, and what it says of the last one.
-#ifndef DINGHY_SERVER_WORKER_STATE_H_
-#define DINGHY_SERVER_WORKER_STATE_H_
+#ifndef DINGHY_SERVER_WORKERS_WORKER_STATE_H_
+#define DINGHY_SERVER_WORKERS_WORKER_STATE_H_
 
 #include <cstddef>
 #include <functional>
@@ -49,4 +49,4 @@ struct WorkerState {
 
 }  // namespace dinghy
 
-#endif  // DINGHY_SERVER_WORKER_STATE_H_
+#endif  // DINGHY_SERVER_WORKERS_WORKER_STATE_H_

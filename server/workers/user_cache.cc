@@ -1,4 +1,4 @@
-#include "server/user_cache.h"
+#include "server/workers/user_cache.h"
 
 #include <cstdint>
 #include <functional>

@@ -4,8 +4,8 @@
 //   absl::Status status = pool->Submit({.deadline = d, .cancelled = ..., .run = ..., .drop = ...});
 //
 // Each thread owns one WorkerState. Thread-safe.
-#ifndef DINGHY_SERVER_WORKER_POOL_H_
-#define DINGHY_SERVER_WORKER_POOL_H_
+#ifndef DINGHY_SERVER_WORKERS_WORKER_POOL_H_
+#define DINGHY_SERVER_WORKERS_WORKER_POOL_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/worker_state.h"
+#include "server/workers/worker_state.h"
 
 namespace dinghy {
 
@@ -102,4 +102,4 @@ class WorkerPool {
 
 }  // namespace dinghy
 
-#endif  // DINGHY_SERVER_WORKER_POOL_H_
+#endif  // DINGHY_SERVER_WORKERS_WORKER_POOL_H_

@@ -1,6 +1,6 @@
 // The bounded queue and its workers. Work blocks on promises, the clock stands still: nothing here waits for
 // time. A pool comes after all that its work refers to, so that its workers have ended when that goes.
-#include "server/worker_pool.h"
+#include "server/workers/worker_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

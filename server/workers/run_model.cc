@@ -1,4 +1,4 @@
-#include "server/run_model.h"
+#include "server/workers/run_model.h"
 
 #include <algorithm>
 #include <cmath>
