@@ -264,12 +264,14 @@ absl::Status ColumnEncoder::CheckLength(const v1::Column& column, int row) const
 template <typename Values>
 absl::Status ColumnEncoder::AppendIds(const v1::Column& column, const Values& values, int begin, int rows,
                                       FeatureColumn& out, OovCounter& oov) const {
+  const bool one_each = column.lengths().empty();
   int next = FirstValue(column, begin, 1);
-  FoundIds found_ids(*vocabulary_,
-                     absl::MakeConstSpan(values.data() + next, FirstValue(column, begin + rows, 1) - next));
+  const int last = FirstValue(column, begin + rows, 1);
+  FoundIds found_ids(*vocabulary_, absl::MakeConstSpan(values.data() + next, last - next));
+  out.rows.reserve(out.rows.size() + static_cast<size_t>(std::max(rows, last - next)));
   for (int row = begin; row < begin + rows; ++row) {
-    const int length = column.lengths().empty() ? 1 : static_cast<int>(column.lengths(row));
-    if (!is_bag_) {
+    const int length = one_each ? 1 : static_cast<int>(column.lengths(row));
+    if (!is_bag_ && !one_each) {
       if (absl::Status status = CheckLength(column, row); !status.ok()) return status;
       if (length == 0) {
         out.rows.push_back(missing_row_);
