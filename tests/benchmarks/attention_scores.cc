@@ -9,9 +9,6 @@
 // sum of the values; projections of query, keys and values are layers of their own and not in it.
 // Self-attention runs once per user, and its cost per candidate is a hundredth of that. Medians on one thread
 // on one CPU, of the time that the thread itself has: what others do meanwhile does not count.
-#include <sched.h>
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -28,6 +25,7 @@
 #include "model/layers/layer_scope.h"
 #include "model/ops/cpu.h"
 #include "model/ops/scratch.h"
+#include "tests/benchmarks/pinned_thread.h"
 #include "tests/testing/reference/random_model.h"
 
 namespace dinghy::reference {
@@ -107,13 +105,6 @@ std::vector<Kind> Kinds() {
   };
 }
 
-// The time that this thread has been running.
-std::chrono::nanoseconds ThreadTime() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
-
 // Microseconds per candidate of one run, the median of `runs`.
 double Measure(const Kind& kind, int width, int length, int runs) {
   RandomModel model(1);
@@ -149,20 +140,6 @@ double Measure(const Kind& kind, int width, int length, int runs) {
   times.erase(times.begin(), times.begin() + 2);
   std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
   return times[runs / 2] / kCandidates;
-}
-
-// Keeps the thread on the first CPU that it may use.
-void PinToOneCpu() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof(one), &one);
-    return;
-  }
 }
 
 void PrintTable(int width, const std::vector<int>& lengths, int runs) {

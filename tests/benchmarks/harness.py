@@ -38,9 +38,17 @@ def need_peers_and_build(*programs):
 
 
 def write_bundles(folder, precision="f32"):
+    _write(["-m", "dinghy_export.bench_models", "--weights", PEERS, "--out", folder, "--precision", precision])
+
+
+def write_wide_bundle(folder):
+    """<folder>/wide/1, a model of many candidate features."""
+    _write(["-B", os.path.join(HERE, "wide_model.py"), folder])
+
+
+def _write(arguments):
     environment = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "model", "export"), "OMP_NUM_THREADS": "1"}
-    command = [INTERPRETER, "-m", "dinghy_export.bench_models", "--weights", PEERS, "--out", folder]
-    command += ["--precision", precision]
+    command = [INTERPRETER, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{name()}: the bundles were not written: {last_line(done)}")

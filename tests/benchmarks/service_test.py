@@ -41,6 +41,9 @@ class ServiceTest(unittest.TestCase):
         line, missed = service.line_of(latency, measured, judge=True)
         self.assertEqual(missed, ["50x100: latency 701 us, 201 us beyond the engine, asked for 200"])
         self.assertEqual(service.line_of(latency, measured, judge=False)[1], [])
+        line, missed = service.line_of(service.WIDE, measured, judge=True)
+        self.assertTrue(line.startswith("wide 100x500, 4 in flight: engine 500 us | throughput 0.849 of the engine's | "), line)
+        self.assertEqual(missed, [])
         measured.update(beyond=200.0, share=0.85)
         for point in service.POINTS:
             line, missed = service.line_of(point, measured, judge=True)
