@@ -11,6 +11,11 @@ order from the same generator, and the golden requests carry the outputs that li
     din_sasrec_LENGTH   the same over the rows of a SASRec encoder of two blocks and two heads
     sasrec_LENGTH       the encoder's newest row alone, projected to one number
 
+With --scores also a model for each other attention score, which has no peer: din with that score instead, under softmax
+(but linear), and weights of its own.
+
+    din_dot, din_additive, din_bilinear, din_multi_head, din_multi_query, din_latent, din_linear
+
 The generator draws the table of positions first, so the encoder's other weights depend on its length as well: hence a
 bundle for each. Of a history of L the peers take the last L // 8 places as padding, whose attention weight they set to
 zero; no real behavior looks at them, since the encoder is causal. So the requests here hold the real ones alone.
@@ -22,7 +27,7 @@ import sys
 
 import numpy as np
 
-from dinghy_export import features
+from dinghy_export import attention, features
 from dinghy_export.builder import Builder, Built
 from dinghy_export.bundle import write_bundle
 from dinghy_export.goldens import golden_requests_of
@@ -37,6 +42,8 @@ DIN_SASREC_LENGTHS = (50, 100, 200, 1000)
 SASREC_LENGTHS = (50, 200)
 SASREC_HISTORIES = 32  # whose states expected.npz holds
 BLOCKS, HEADS = 2, 2
+SCORES = ("dot", "additive", "bilinear", "multi_head", "multi_query", "latent", "linear")
+SCORE_HEADS = 8
 EPSILON = 1e-5
 SEQUENCE, ACTION = "clicks", "click"
 VERSION = 1
@@ -107,11 +114,13 @@ def _request(title, items, categories, user, clicked, clicked_categories):
 # --- The models -----------------------------------------------------------------------------------------------------
 
 
-def build_din(weights, encoder=None) -> Built:
-    """`weights`: the tensors of din_weights.npz by name; `encoder`: those of encoder_weights, None: DIN alone."""
+def build_din(weights, encoder=None, score=None) -> Built:
+    """`weights`: the tensors of din_weights.npz by name; `encoder`: those of encoder_weights, None: DIN alone; `score`:
+    one of SCORES instead of din's."""
     weights = Weights(weights, source="DIN's weights")
     length = LONGEST if encoder is None else len(encoder["positions"])
-    b = Builder("din" if encoder is None else f"din_sasrec_{length}", item_feature="item")
+    name = "din" if encoder is None else f"din_sasrec_{length}"
+    b = Builder(name if score is None else f"{name}_{score}", item_feature="item")
     b.table("item", weights.take("item_embedding", [ITEMS, WIDTH // 2]))
     b.table("category", weights.take("category_embedding", [CATEGORIES, WIDTH // 2]))
     b.sequence(SEQUENCE, [ACTION], length, keep="NEWEST", pad="NONE")
@@ -123,10 +132,28 @@ def build_din(weights, encoder=None) -> Built:
     keys = [f"{SEQUENCE}.{name}" for name in candidate]
     if encoder is not None:
         keys = [_encoder(b, encoder, keys, final_norm=False)]
+    if score is None:
+        _din_score(b, weights, candidate, keys)
+    else:
+        _other_score(b, score, candidate, keys)
+    b.layer("product", "multiply", terms=[{"inputs": ["interest"]}, {"inputs": candidate}])
+    tower = []
+    for place in range(3):
+        name = f"tower.{place}"
+        alpha = weights.optional(f"{name}.alpha")
+        parameters = None if alpha is None else b.prelu(name, alpha)
+        tower.append(_dense(b, weights, name, "LINEAR" if alpha is None else "PRELU", parameters))
+    b.layer("tower", "mlp", inputs=["user", "interest", *candidate, "product"], layers=tower)
+    b.output("click", "tower")
+    weights.finish(ignore=["attention.*"] if score else ())
+    return b.build(_origin())
+
+
+def _din_score(b, weights, query, keys):
     b.layer(
         "interest",
         "targetAttention",
-        query=candidate,
+        query=query,
         keys=keys,
         values=keys,
         din={
@@ -140,17 +167,41 @@ def build_din(weights, encoder=None) -> Built:
         empty="ZEROS",
         scale=1.0,
     )
-    b.layer("product", "multiply", terms=[{"inputs": ["interest"]}, {"inputs": candidate}])
-    tower = []
-    for place in range(3):
-        name = f"tower.{place}"
-        alpha = weights.optional(f"{name}.alpha")
-        parameters = None if alpha is None else b.prelu(name, alpha)
-        tower.append(_dense(b, weights, name, "LINEAR" if alpha is None else "PRELU", parameters))
-    b.layer("tower", "mlp", inputs=["user", "interest", *candidate, "product"], layers=tower)
-    b.output("click", "tower")
-    weights.finish()
-    return b.build(_origin())
+
+
+def _other_score(b, score, query, keys):
+    random = np.random.RandomState(7)
+
+    def drawn(*shape):
+        return (random.randn(*shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+    def dense(width=WIDTH):
+        return drawn(width, WIDTH), drawn(width)
+
+    layer = dict(b=b, name="interest", query=query, keys=keys, empty="ZEROS")
+    heads = dict(layer, heads=SCORE_HEADS)
+    if score == "dot":
+        attention.scaled_dot(**layer, normalization="SOFTMAX")
+    elif score == "additive":
+        attention.additive(**layer, query_weight=drawn(WIDTH, WIDTH), key_weight=drawn(WIDTH, WIDTH), bias=drawn(WIDTH),
+                           vector=drawn(WIDTH), normalization="SOFTMAX")
+    elif score == "bilinear":
+        attention.bilinear(**layer, weight=drawn(WIDTH, WIDTH), normalization="SOFTMAX")
+    elif score == "multi_head":
+        attention.multi_head(**heads, query_projection=dense(), key_projection=dense(), value_projection=dense(),
+                             out_projection=dense())
+    elif score == "multi_query":
+        shared = WIDTH // SCORE_HEADS
+        attention.multi_query(**heads, query_projection=dense(), key_projection=dense(shared),
+                              value_projection=dense(shared), out_projection=dense())
+    elif score == "latent":
+        attention.latent(**heads, query_projection=dense(), latent_projection=dense(WIDTH // 2),
+                         key_up=drawn(WIDTH, WIDTH // 2), value_up=drawn(WIDTH, WIDTH // 2), out_projection=dense())
+    elif score == "linear":
+        attention.linear_attention(**heads, query_projection=dense(), key_projection=dense(), value_projection=dense(),
+                                   out_projection=dense())
+    else:
+        raise ValueError(f"score: expected one of {', '.join(SCORES)}, got {score!r}")
 
 
 def build_sasrec(encoder) -> Built:
@@ -252,14 +303,15 @@ def _take(expected, name):
     return expected[name]
 
 
-def write_models(folder, out, precision="f32") -> list:
+def write_models(folder, out, precision="f32", scores=()) -> list:
     """Writes the bundles, <out>/<name>/1/, from the files in `folder`; returns their folders. Refuses, with
     GoldenMismatch, what is not the peers' model. A bundle that is there already stays. In bf16 those that have a din
-    score alone."""
+    score alone. `scores`: of SCORES, those to write a model for too."""
     weights, expected = ({**np.load(os.path.join(folder, name))} for name in ("din_weights.npz", "expected.npz"))
     folders = []
-    for built in models(weights, expected):
-        if precision == "bf16" and built.manifest["name"].startswith("sasrec"):
+    for built in [*models(weights, expected), *(build_din(weights, score=score) for score in scores)]:
+        attentions = [layer.get("targetAttention", {}) for layer in built.manifest["layers"]]
+        if precision == "bf16" and not any("din" in found for found in attentions):
             continue
         place = os.path.join(out, built.manifest["name"], str(VERSION))
         if not os.path.exists(place):
@@ -277,10 +329,11 @@ def main(arguments=None) -> int:
     )
     parser.add_argument("--weights", required=True, help="folder with din_weights.npz and expected.npz")
     parser.add_argument("--out", required=True, help="model root, where <name>/1/ is written")
+    parser.add_argument("--scores", action="store_true", help="also a model for each attention score but din's")
     add_precision_option(parser)
     args = parser.parse_args(arguments)
     try:
-        folders = write_models(args.weights, args.out, args.precision)
+        folders = write_models(args.weights, args.out, args.precision, SCORES if args.scores else ())
     except (ValueError, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 1

@@ -51,16 +51,62 @@ def plain_din(weights, request, encode=lambda rows: rows):
     w = {name: torch.from_numpy(values).double() for name, values in weights.items()}
     keys, query = encode(embedded(weights, request["sequences"][0]["columns"])), embedded(weights,
                                                                                           request["candidates"])
-    user = torch.tensor(request["user"][0]["floats"]["values"]).double()
     pairs = [t.expand(len(query), len(keys), 64) for t in (query[:, None], keys[None])]
     x = torch.cat(pairs + [pairs[0] - pairs[1], pairs[0] * pairs[1]], dim=2)
     for place in (0, 1):
         x = torch.sigmoid(F.linear(x, w[f"attention.{place}.weight"], w[f"attention.{place}.bias"]))
     pooled = F.linear(x, w["attention.2.weight"], w["attention.2.bias"])[:, :, 0] @ keys
+    return plain_tower(weights, request, pooled, query)
+
+
+def plain_tower(weights, request, pooled, query):
+    w = {name: torch.from_numpy(values).double() for name, values in weights.items()}
+    user = torch.tensor(request["user"][0]["floats"]["values"]).double()
     x = torch.cat([user.expand(len(query), 32), pooled, query, pooled * query], dim=1)
     for place in (0, 1):
         x = F.prelu(F.linear(x, w[f"tower.{place}.weight"], w[f"tower.{place}.bias"]), w[f"tower.{place}.alpha"])
     return torch.sigmoid(F.linear(x, w["tower.2.weight"], w["tower.2.bias"]))[:, 0].numpy()
+
+
+def attended(built, request):
+    """The model of a score other than din's, with every pair's score as the papers write it, in float64."""
+    w = {name: torch.from_numpy(np.asarray(values)).double() for name, values in built.tensors.items()}
+    weights = din_weights()
+    keys, query = embedded(weights, request["sequences"][0]["columns"]), embedded(weights, request["candidates"])
+    kind = built.manifest["name"].removeprefix("din_")
+
+    def project(x, name):
+        weight = w.get(f"interest.{name}.weight")
+        return x if weight is None else F.linear(x, weight, w.get(f"interest.{name}.bias"))
+
+    if kind in ("dot", "additive", "bilinear"):
+        if kind == "dot":
+            logits = query @ keys.T / 8
+        elif kind == "additive":
+            hidden = (query @ w["interest.query_weight"].T)[:, None] + keys @ w["interest.key_weight"].T
+            logits = torch.tanh(hidden + w["interest.bias"]) @ w["interest.vector"]
+        else:
+            logits = query @ w["interest.weight"] @ keys.T
+        pooled = torch.softmax(logits, dim=1) @ keys
+    else:
+        q = project(query, "query")
+        if kind == "latent":
+            kept = project(keys, "latent")
+            k, v = kept @ w["interest.key_up"].T, kept @ w["interest.value_up"].T
+        else:
+            k, v = project(keys, "keys"), project(keys, "values")
+        heads = []
+        for head in range(8):
+            part = slice(8 * head, 8 * head + 8)
+            own = slice(0, 8) if kind == "multi_query" else part
+            if kind == "linear":
+                logits = (F.elu(q[:, part]) + 1) @ (F.elu(k[:, own]) + 1).T
+                attention = logits / logits.sum(dim=1, keepdim=True)
+            else:
+                attention = torch.softmax(q[:, part] @ k[:, own].T / 8**0.5, dim=1)
+            heads.append(attention @ v[:, own])
+        pooled = F.linear(torch.cat(heads, dim=1), w["interest.weight"], w["interest.bias"])
+    return plain_tower(weights, request, pooled, query)
 
 
 def plain_encoder(tensors, rows):
@@ -108,6 +154,20 @@ class BenchModelsTest(unittest.TestCase):
             np.testing.assert_allclose(scores_of(built, request), [state @ bench_models.state_projection()],
                                        rtol=0, atol=1e-9)
 
+    def test_other_scores(self):
+        kinds = set()
+        for score in bench_models.SCORES:
+            with self.subTest(score):
+                built = bench_models.build_din(din_weights(), score=score)
+                self.assertEqual(built.manifest["name"], f"din_{score}")
+                request = bench_models.din_request(50, 3)
+                scores = scores_of(built, request)
+                np.testing.assert_allclose(scores, attended(built, request), rtol=0, atol=1e-9)
+                kinds.add(tuple(scores))
+        self.assertEqual(len(kinds), len(bench_models.SCORES))
+        with self.assertRaisesRegex(ValueError, "score: expected one of dot, additive, .*, got 'cosine'"):
+            bench_models.build_din(din_weights(), score="cosine")
+
     def test_the_encoder_depends_on_its_length(self):
         short, long = bench_models.encoder_weights(50), bench_models.encoder_weights(100)
         self.assertEqual((short["positions"].shape, long["positions"].shape), ((50, 64), (100, 64)))
@@ -150,11 +210,11 @@ class BenchModelsTest(unittest.TestCase):
     @unittest.skipUnless(os.path.isdir(PEERS), f"the peers' weights are not there: {PEERS}")
     def test_bundles_give_what_the_peers_gave(self):
         with tempfile.TemporaryDirectory() as folder:
-            written = bench_models.write_models(PEERS, folder)
+            written = bench_models.write_models(PEERS, folder, scores=bench_models.SCORES)
             self.assertEqual(sorted(os.listdir(folder)), sorted(
                 ["din", "din_sasrec_50", "din_sasrec_100", "din_sasrec_200", "din_sasrec_1000", "sasrec_50",
-                 "sasrec_200"]))
-            self.assertEqual(bench_models.write_models(PEERS, folder), written)  # they stay
+                 "sasrec_200", *(f"din_{score}" for score in bench_models.SCORES)]))
+            self.assertEqual(bench_models.write_models(PEERS, folder, scores=bench_models.SCORES), written)  # they stay
             if "DINGHY" in os.environ:
                 for bundle in written:
                     done = subprocess.run([os.environ["DINGHY"], "validate", bundle], capture_output=True, text=True)
