@@ -42,24 +42,17 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
 // The first layer's weight while it is made: its rows are kept for the tiles that follow.
-template <bool kPairs>
 struct MadeRows {
-  static constexpr bool kMakes = true;
   const float* key;
   const float* product;
   const float* query;
   float* made;
   int64_t stride;
-  float power;  // the query comes multiplied with 2^-power, and so does the weight go
 
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D d, int64_t i, int64_t column) const {
     const int64_t at = i * stride + column;
-    auto from_key = hn::LoadU(d, key + at);
-#if HWY_TARGET == HWY_AVX3
-    if constexpr (kPairs) from_key = TimesPowerOfTwo(d, from_key, -power);
-#endif
-    const auto weight = hn::MulAdd(hn::Set(d, query[i]), hn::LoadU(d, product + at), from_key);
+    const auto weight = hn::MulAdd(hn::Set(d, query[i]), hn::LoadU(d, product + at), hn::LoadU(d, key + at));
     hn::StoreU(weight, d, made + at);
     return weight;
   }
@@ -98,18 +91,24 @@ HWY_NOINLINE void LastLayer(const PairMlp::Step& step, const float* x, int64_t s
   const int64_t full = step.in / lanes * lanes;
   const auto tail = hn::FirstN(d, static_cast<size_t>(step.in - full));
   for (int64_t r = 0; r < rows; r += 4) {
-    Vec sum[4];
     const int64_t count = HWY_MIN(4, rows - r);
+    const float* row[4];
+    Vec sum[4];
+    HWY_UNROLL(4)
     for (int64_t j = 0; j < 4; ++j) {
-      const float* row = x + (r + HWY_MIN(j, count - 1)) * stride;
+      row[j] = x + (r + HWY_MIN(j, count - 1)) * stride;
       sum[j] = hn::Zero(d);
-      for (int64_t i = 0; i < full; i += lanes) {
-        sum[j] = hn::MulAdd(hn::LoadU(d, row + i), hn::LoadU(d, step.weight.data() + i), sum[j]);
-      }
-      if (full < step.in) {
-        sum[j] =
-            hn::MulAdd(hn::MaskedLoad(tail, d, row + full), hn::LoadU(d, step.weight.data() + full), sum[j]);
-      }
+    }
+    for (int64_t i = 0; i < full; i += lanes) {
+      const Vec weight = hn::LoadU(d, step.weight.data() + i);
+      HWY_UNROLL(4)
+      for (int64_t j = 0; j < 4; ++j) sum[j] = hn::MulAdd(hn::LoadU(d, row[j] + i), weight, sum[j]);
+    }
+    if (full < step.in) {
+      const Vec weight = hn::LoadU(d, step.weight.data() + full);
+      HWY_UNROLL(4)
+      for (int64_t j = 0; j < 4; ++j)
+        sum[j] = hn::MulAdd(hn::MaskedLoad(tail, d, row[j] + full), weight, sum[j]);
     }
     const hn::Full128<float> dq;
     const auto sums = hn::Add(SumsOfLanes(sum[0], sum[1], sum[2], sum[3]), hn::Set(dq, step.bias[0]));
@@ -125,13 +124,20 @@ HWY_NOINLINE void LastLayer(const PairMlp::Step& step, const float* x, int64_t s
 
 class PairMlpRun {
  public:
-  explicit PairMlpRun(const PairMlpArgs& args) : args_(args), query_(args.query) {}
+  explicit PairMlpRun(const PairMlpArgs& args) : args_(args) {}
 
   void Run() {
 #if HWY_TARGET == HWY_AVX3
     if (args_.column_sums != nullptr) {
       query_power_ = ScaleRow(args_.query, nullptr, args_.steps[0].in, 0, args_.scaled_query);
-      query_ = args_.scaled_query;
+      MakeWeight({.key = args_.key_weight,
+                  .product = args_.product_weight,
+                  .query = args_.scaled_query,
+                  .power = query_power_,
+                  .in = args_.steps[0].in,
+                  .stride = args_.steps[0].stride,
+                  .made = args_.made,
+                  .column_sums = args_.column_sums});
     }
 #endif
     for (begin_ = 0; begin_ < args_.rows; begin_ += PairMlp::kBlockRows) {
@@ -186,13 +192,9 @@ class PairMlpRun {
     const int64_t rows = HWY_MIN(PairMlp::kBlockRows, args_.rows - begin_);
     const bool completes = first + width == args_.steps[layer].stride;
     int64_t r = 0;
-    if (layer == 0 && begin_ == 0 && args_.made != nullptr) {
-      const MadeRows<kPairs> made{args_.key_weight + first,
-                                  args_.product_weight + first,
-                                  query_,
-                                  args_.made + first,
-                                  t.b_stride,
-                                  query_power_};
+    if (!kPairs && layer == 0 && begin_ == 0 && args_.made != nullptr) {
+      const MadeRows made{args_.key_weight + first, args_.product_weight + first, args_.query,
+                          args_.made + first, t.b_stride};
       if (rows >= 4) {
         RunTile<4, kVectors, kHalf, kPairs>(layer, r, width, t, made, completes);
       } else {
@@ -219,7 +221,7 @@ class PairMlpRun {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kPairs) {
       PairTile<kRows, kVectors, kHalf>(t, args_.power + query_power_,
-                                       args_.column_sums + (t.bias - args_.base), r, b, job);
+                                       args_.column_sums + (t.bias - args_.base), r, job);
     } else {
       RowTile<kRows, kVectors, kHalf>(t, r, width, b, job);
     }
@@ -255,7 +257,6 @@ class PairMlpRun {
   }
 
   const PairMlpArgs& args_;
-  const float* query_;
   float query_power_ = 0;
   int64_t begin_ = 0;
   Pending pending_;
@@ -312,15 +313,15 @@ constexpr int kMostScale = 60;  // powers of two between the scales of a key's i
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // x [n] times `scale`, and zeros behind it.
-std::vector<float> Padded(const float* x, int64_t n, int64_t size, float scale = 1) {
-  std::vector<float> out(size, 0.0f);
+AlignedFloats Padded(const float* x, int64_t n, int64_t size, float scale = 1) {
+  AlignedFloats out(size, 0.0f);
   if (x != nullptr) std::transform(x, x + n, out.begin(), [scale](float v) { return v * scale; });
   return out;
 }
 
 // weight [in, out] of the first layer as its step wants it, [in, stride]; zeros where there is none.
-std::vector<float> FirstWeight(const float* weight, int64_t weight_stride, const PairMlp::Step& step) {
-  std::vector<float> out(step.in * step.stride, 0.0f);
+AlignedFloats FirstWeight(const float* weight, int64_t weight_stride, const PairMlp::Step& step) {
+  AlignedFloats out(step.in * step.stride, 0.0f);
   if (weight == nullptr) return out;
   for (int64_t k = 0; k < step.in; ++k) {
     for (int64_t n = 0; n < step.out; ++n)

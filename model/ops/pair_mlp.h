@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/ops/aligned_vector.h"
 #include "model/ops/cpu.h"
 #include "model/ops/scratch.h"
 
@@ -66,25 +67,25 @@ class PairMlp {
     int64_t in = 0;
     int64_t out = 0;
     int64_t stride = 0;
-    int64_t block_offset = 0;   // of its values among the hidden layers'
-    float scale = 1;            // of weight and bias
-    std::vector<float> weight;  // [in, stride]; of the last layer [in padded]; none of the first
-    std::vector<float> bias;    // [stride and a vector]
+    int64_t block_offset = 0;  // of its values among the hidden layers'
+    float scale = 1;           // of weight and bias
+    AlignedFloats weight;      // [in, stride]; of the last layer [in padded]; none of the first
+    AlignedFloats bias;        // [stride and a vector]
     PairActivation activation = PairActivation::kLinear;
-    std::vector<float> alpha, norm_scale, norm_shift;  // [stride and a vector]
+    AlignedFloats alpha, norm_scale, norm_shift;  // [stride and a vector]
   };
 
  private:
   void ScaleForPairSums();
 
   std::vector<Step> steps_;
-  int64_t block_floats_ = 0;           // of all hidden layers' values of a block
-  std::vector<float> key_weight_;      // [in, stride of the first step]
-  std::vector<float> product_weight_;  // the same; empty: none
+  int64_t block_floats_ = 0;      // of all hidden layers' values of a block
+  AlignedFloats key_weight_;      // [in, stride of the first step]
+  AlignedFloats product_weight_;  // the same; empty: none
   bool has_product_ = false;
   // Of pair sums, powers of two: a key's inputs come multiplied with key_scale_, the weights' rows divided by
   // it and 2^power_, so that each row's largest is just below 1.
-  std::vector<float> key_scale_;  // [in]; empty: plain products
+  AlignedFloats key_scale_;  // [in]; empty: plain products
   float power_ = 0;
 };
 

@@ -77,37 +77,68 @@ inline void PackRow(const float* x, const float* scale, int64_t in, float* packe
   packed[in + 1] = power;
 }
 
+// made [in, stride] = diag(query) product + key 2^-power, and column_sums [stride]: of its w_i w_j. Whole
+// vectors, and perhaps half a one.
+struct MakeArgs {
+  const float* key;
+  const float* product;
+  const float* query;
+  float power;
+  int64_t in;
+  int64_t stride;
+  float* made;
+  float* column_sums;
+};
+template <class D>
+HWY_INLINE void MakeColumns(D d, const MakeArgs& m, int64_t column) {
+  const auto make = [&](int64_t i) HWY_ATTR {
+    const int64_t at = i * m.stride + column;
+    const auto weight = hn::MulAdd(hn::Set(d, m.query[i]), hn::LoadU(d, m.product + at),
+                                   TimesPowerOfTwo(d, hn::LoadU(d, m.key + at), -m.power));
+    hn::StoreU(weight, d, m.made + at);
+    return weight;
+  };
+  const int64_t half = m.in / 2;
+  auto sum = hn::Zero(d);
+  for (int64_t i = 0; i < half; ++i) sum = hn::MulAdd(make(i), make(i + half), sum);
+  if (m.in % 2 != 0) make(m.in - 1);
+  hn::StoreU(sum, d, m.column_sums + column);
+}
+HWY_INLINE void MakeWeight(const MakeArgs& m) {
+  constexpr int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
+  int64_t column = 0;
+  for (; column + lanes <= m.stride; column += lanes) MakeColumns(Tag(), m, column);
+  if (column < m.stride) MakeColumns(HalfTag(), m, column);
+}
+
 // As RowTile, with rows of `a` that end with two more values: the sum of the row's x_i x_j, and the power of
 // two that its results are to be multiplied with with `power` more. column_sums: of the w_i w_j of
 // the summed columns; written instead where `b` makes the weight.
-template <int kRows, int kVectors, bool kHalf, class RowsOfB, class Job>
-HWY_INLINE void PairTile(const RowTileArgs& t, float power, float* column_sums, int64_t row, const RowsOfB& b,
-                         Job& job) {
+template <int kRows, int kVectors, bool kHalf, class Job>
+HWY_INLINE void PairTile(const RowTileArgs& t, float power, const float* column_sums, int64_t row, Job& job) {
   const Tag d;
   const HalfTag dh;
   constexpr int64_t lanes = static_cast<int64_t>(hn::MaxLanes(Tag()));
   constexpr int kSummed = SummedVectors(kVectors);
-  constexpr int kArray = kSummed > 0 ? kSummed : 1;
   const int64_t half = t.k / 2;
+  const GivenRows b{t.b, t.b_stride};
   const float* a = t.a + row * t.a_stride;
   TileSums<kRows, kVectors, kHalf> sums;
   sums.Clear();
-  Vec made[kArray];
-  for (Vec& sum : made) sum = hn::Zero(d);
   const auto add = [&](int64_t i) HWY_ATTR {
     const int64_t j = i + half;
     Vec x_i[kRows], x_j[kRows];
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       x_i[r] = hn::Set(d, a[r * t.a_stride + i]);
       x_j[r] = hn::Set(d, a[r * t.a_stride + j]);
     }
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       Vec w_i = b(d, i, v * lanes), w_j = b(d, j, v * lanes);
       // Else they are loaded for each row anew, more than the processor can.
       asm("" : "+v"(w_i.raw), "+v"(w_j.raw));
-      if constexpr (RowsOfB::kMakes) {
-        if (v < kSummed) made[v] = hn::MulAdd(w_i, w_j, made[v]);
-      }
+      HWY_UNROLL(8)
       for (int r = 0; r < kRows; ++r) {
         Vec& sum = sums.sum[r][v];
         if (v < kSummed) {
@@ -119,6 +150,7 @@ HWY_INLINE void PairTile(const RowTileArgs& t, float power, float* column_sums, 
     }
     if constexpr (kHalf) {
       const HalfVec w_i = b(dh, i, kVectors * lanes), w_j = b(dh, j, kVectors * lanes);
+      HWY_UNROLL(8)
       for (int r = 0; r < kRows; ++r) {
         sums.half[r] = hn::MulAdd(hn::LowerHalf(dh, x_j[r]), w_j,
                                   hn::MulAdd(hn::LowerHalf(dh, x_i[r]), w_i, sums.half[r]));
@@ -134,13 +166,12 @@ HWY_INLINE void PairTile(const RowTileArgs& t, float power, float* column_sums, 
   }
   for (; i < half; ++i) add(i);
   if (t.k % 2 != 0) sums.Add(a, t.a_stride, b, t.k - 1);
-  if constexpr (RowsOfB::kMakes) {
-    for (int v = 0; v < kSummed; ++v) hn::StoreU(made[v], d, column_sums + v * lanes);
-  }
+  HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
     const float* end = a + r * t.a_stride + t.k;
     float* out = t.c + (row + r) * t.c_stride;
     const float row_power = end[1] + power;
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       Vec sum = sums.sum[r][v];
       if (v < kSummed) sum = hn::Sub(hn::Sub(sum, hn::Set(d, end[0])), hn::LoadU(d, column_sums + v * lanes));

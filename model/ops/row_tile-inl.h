@@ -74,7 +74,6 @@ HWY_INLINE void Finish(const RowTileArgs& t, D d, hn::Vec<D> sum, int64_t column
 
 // Where a tile takes row i of b from: as it lies in memory.
 struct GivenRows {
-  static constexpr bool kMakes = false;  // where true, the product by pairs keeps the sums of columns
   const float* b;
   int64_t stride;
 
@@ -90,7 +89,7 @@ struct NoJob {
   HWY_INLINE void Step() const {}
 };
 
-// The sums of a tile, in registers.
+// The sums of a tile, in registers: where a loop over them is not unrolled, GCC keeps them in memory.
 template <int kRows, int kVectors, bool kHalf>
 struct TileSums {
   static constexpr int kArray = kVectors > 0 ? kVectors : 1;
@@ -99,7 +98,9 @@ struct TileSums {
   HalfVec half[kRows];
 
   HWY_INLINE void Clear() {
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
+      HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(Tag());
       if constexpr (kHalf) half[r] = hn::Zero(HalfTag());
     }
@@ -110,10 +111,13 @@ struct TileSums {
   HWY_INLINE void Add(const float* a, int64_t a_stride, const RowsOfB& b, int64_t i) {
     Vec weight[kArray];
     HalfVec half_weight;
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) weight[v] = b(Tag(), i, v * kLanes);
     if constexpr (kHalf) half_weight = b(HalfTag(), i, kVectors * kLanes);
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const Vec x = hn::Set(Tag(), a[r * a_stride + i]);
+      HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, weight[v], sum[r][v]);
       if constexpr (kHalf) half[r] = hn::MulAdd(hn::LowerHalf(HalfTag(), x), half_weight, half[r]);
     }
@@ -140,8 +144,10 @@ HWY_INLINE void RowTile(const RowTileArgs& t, int64_t row, int64_t columns, cons
   }
   for (; i < t.k; ++i) sums.Add(a, t.a_stride, b, i);
   if (columns == kVectors * lanes + (kHalf ? lanes / 2 : 0) && t.bias != nullptr && !t.accumulate) {
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       float* out = c + r * t.c_stride;
+      HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v)
         hn::StoreU(hn::Add(sums.sum[r][v], hn::LoadU(d, t.bias + v * lanes)), d, out + v * lanes);
       if constexpr (kHalf)
@@ -150,8 +156,10 @@ HWY_INLINE void RowTile(const RowTileArgs& t, int64_t row, int64_t columns, cons
     }
     return;
   }
+  HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
     float* out = c + r * t.c_stride;
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) Finish(t, d, sums.sum[r][v], v * lanes, columns, out);
     if constexpr (kHalf) Finish(t, dh, sums.half[r], kVectors * lanes, columns, out);
   }
