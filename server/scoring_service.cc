@@ -11,11 +11,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "model/ops/cpu.h"
 #include "server/diagnostics.h"
 #include "server/grpc_status.h"
 
 namespace dinghy {
 namespace {
+
+// One scores, one frees what was answered, and one waits for what comes: as long as a thread of this queue
+// waits, gRPC (1.51, epoll) lets it read the sockets, and none of another queue's has to hand it what it
+// read.
+constexpr int kThreads = 3;
 
 template <typename Request>
 ModelChoice ChoiceOf(const Request& request) {
@@ -93,7 +99,7 @@ class ScoringService::Call {
   grpc::ServerAsyncResponseWriter<v1::ScoreResponse> responder{&context};
   std::chrono::steady_clock::time_point arrived_at;
   std::atomic<bool> cancelled = false;
-  int open = 2;  // events still to come once arrived: done and finished; queue's thread only
+  std::atomic<int> open = 2;  // events still to come once arrived: done and finished
 
   Tag arrived{this, Event::kArrived};
   Tag done{this, Event::kDone};
@@ -113,8 +119,11 @@ void ScoringService::AddTo(grpc::ServerBuilder& builder) {
 }
 
 void ScoringService::Start() {
-  TakeNextCall();
-  thread_ = std::thread([this] { RunQueue(); });
+  polling_ = kThreads;
+  for (int i = 0; i < kThreads; ++i) {
+    TakeNextCall();
+    threads_.emplace_back([this] { RunQueue(); });
+  }
 }
 
 void ScoringService::Stop() {
@@ -123,7 +132,8 @@ void ScoringService::Stop() {
     stopping_ = true;
     queue_->Shutdown();
   }
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void ScoringService::TakeNextCall() {
@@ -136,9 +146,11 @@ void ScoringService::TakeNextCall() {
 }
 
 void ScoringService::RunQueue() {
+  ops::PrepareThread();
   void* raw = nullptr;
   bool ok = false;
-  while (queue_->Next(&raw, &ok)) {
+  for (; queue_->Next(&raw, &ok); ++polling_) {
+    --polling_;
     const Call::Tag tag = *static_cast<Call::Tag*>(raw);
     Call* call = tag.call;
     if (tag.event == Call::Event::kArrived) {
@@ -146,8 +158,8 @@ void ScoringService::RunQueue() {
         delete call;
         continue;
       }
-      TakeNextCall();
       Enqueue(call);
+      TakeNextCall();
       continue;
     }
     if (tag.event == Call::Event::kDone && call->context.IsCancelled()) call->cancelled = true;
@@ -172,7 +184,9 @@ void ScoringService::Enqueue(Call* call) {
           },
   };
   parts_.metrics.CountQueued();  // before a worker can take it
-  const absl::Status taken = parts_.pool.Submit(std::move(work));
+  // The last thread that waits for the queue has to go on doing so.
+  const absl::Status taken =
+      polling_ > 0 ? parts_.pool.RunOrSubmit(std::move(work)) : parts_.pool.Submit(std::move(work));
   if (taken.ok()) return;
   parts_.metrics.CountTaken();
   const int64_t retry = std::max<int64_t>(1, absl::ToInt64Milliseconds(parts_.pool.RetryAfter()));

@@ -9,16 +9,19 @@
 //   pool.Shutdown();
 //   scoring.Stop();
 //
-// The life of a call: it arrives on the queue's thread, waits in the pool, is scored and answered by a
-// worker, and is freed on the queue's thread. Thread-safe.
+// The life of a call: it arrives on one of the queue's threads. Where a worker is free that thread scores and
+// answers it itself, so that no other has to wake up; else it waits in the pool for a worker. It is freed on
+// a thread of the queue. Thread-safe.
 #ifndef DINGHY_SERVER_SCORING_SERVICE_H_
 #define DINGHY_SERVER_SCORING_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
@@ -55,7 +58,7 @@ class ScoringService {
   // Begins to take calls. Once, after the server is built.
   void Start();
 
-  // Ends the queue's thread. After the server's and the pool's Shutdown.
+  // Ends the queue's threads. After the server's and the pool's Shutdown.
   void Stop();
 
  private:
@@ -73,7 +76,8 @@ class ScoringService {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::atomic<int> polling_ = 0;  // threads that wait for the queue
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace dinghy

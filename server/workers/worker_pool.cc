@@ -8,6 +8,16 @@
 
 namespace dinghy {
 
+WorkerPool::WorkerPool(Options options) : options_(std::move(options)) {
+  for (int i = 0; i < options_.workers; ++i) {
+    auto state = std::make_unique<WorkerState>();
+    state->share = [this, &scratch = state->scratch](int blocks, WorkerState::BlockTask task) {
+      Share(blocks, scratch, task);
+    };
+    free_.push_back(std::move(state));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Create(Options options) {
   if (options.workers < 1) {
     return absl::InvalidArgumentError(absl::StrCat("workers: expected at least 1, got ", options.workers));
@@ -39,6 +49,24 @@ absl::Status WorkerPool::Submit(Work work) {
   return absl::OkStatus();
 }
 
+absl::Status WorkerPool::RunOrSubmit(Work work) {
+  std::unique_ptr<WorkerState> state;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping_ && queue_.empty() && !free_.empty()) state = TakeFreeState();
+  }
+  if (state == nullptr) return Submit(std::move(work));
+  RunWork({std::move(work), options_.now()}, *state);
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(state));
+  if (stopping_) {
+    changed_.notify_all();  // workers that are to end, and Shutdown
+  } else if (!queue_.empty() || !shared_.empty()) {
+    changed_.notify_one();
+  }
+  return absl::OkStatus();
+}
+
 absl::Duration WorkerPool::RetryAfter() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return usual_service_ * static_cast<int64_t>(queue_.size() + 1) / options_.workers;
@@ -58,6 +86,9 @@ void WorkerPool::Shutdown() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  // Callers of RunOrSubmit.
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return free_.size() == static_cast<size_t>(options_.workers); });
 }
 
 void WorkerPool::Share(int blocks, ops::Scratch& scratch, WorkerState::BlockTask task) {
@@ -65,7 +96,8 @@ void WorkerPool::Share(int blocks, ops::Scratch& scratch, WorkerState::BlockTask
   Shared shared{.task = task, .blocks = blocks};
   std::unique_lock<std::mutex> lock(mutex_);
   shared_.push_back(&shared);
-  for (int helpers = std::min(idle_, blocks - 1); helpers > 0; --helpers) changed_.notify_one();
+  const int helpers = std::min(static_cast<int>(free_.size()), blocks - 1);
+  for (int i = 0; i < helpers; ++i) changed_.notify_one();
   while (shared.next < shared.blocks) RunBlock(shared, scratch, lock);
   shared.done.wait(lock, [&shared] { return shared.running == 0; });
 }
@@ -80,30 +112,33 @@ void WorkerPool::RunBlock(Shared& shared, ops::Scratch& scratch, std::unique_loc
   if (--shared.running == 0) shared.done.notify_one();  // under the lock: afterwards `shared` may be gone
 }
 
+std::unique_ptr<WorkerState> WorkerPool::TakeFreeState() {
+  std::unique_ptr<WorkerState> state = std::move(free_.back());
+  free_.pop_back();
+  return state;
+}
+
 void WorkerPool::RunWorker() {
   ops::PrepareThread();
-  WorkerState state;
-  state.share = [this, &state](int blocks, WorkerState::BlockTask task) {
-    Share(blocks, state.scratch, task);
-  };
   std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
+  while (!stopping_ || !queue_.empty()) {
+    if (free_.empty() || (queue_.empty() && shared_.empty())) {
+      changed_.wait(lock);
+      continue;
+    }
+    std::unique_ptr<WorkerState> state = TakeFreeState();
     if (!queue_.empty()) {
       Waiting next = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      RunWork(std::move(next), state);
+      RunWork(std::move(next), *state);
       lock.lock();
-    } else if (!shared_.empty()) {
-      RunBlock(*shared_.front(), state.scratch, lock);
-    } else if (stopping_) {
-      return;
     } else {
-      ++idle_;
-      changed_.wait(lock);
-      --idle_;
+      RunBlock(*shared_.front(), state->scratch, lock);
     }
+    free_.push_back(std::move(state));
   }
+  changed_.notify_all();  // others may wait for a state, with no more work for it
 }
 
 void WorkerPool::RunWork(Waiting next, WorkerState& state) {

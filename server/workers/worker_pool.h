@@ -3,7 +3,8 @@
 //   ASSIGN_OR_RETURN(auto pool, WorkerPool::Create({.workers = ops::CpuBudget(), .queue = 128}));
 //   absl::Status status = pool->Submit({.deadline = d, .cancelled = ..., .run = ..., .drop = ...});
 //
-// Each thread owns one WorkerState. Thread-safe.
+// There are as many WorkerStates as workers, and who runs work holds one: a thread of the pool, or a caller
+// of RunOrSubmit. Thread-safe.
 #ifndef DINGHY_SERVER_WORKERS_WORKER_POOL_H_
 #define DINGHY_SERVER_WORKERS_WORKER_POOL_H_
 
@@ -24,7 +25,7 @@
 
 namespace dinghy {
 
-// Exactly one of `run` and `drop` is called for accepted work, on a worker.
+// Exactly one of `run` and `drop` is called for accepted work, with one of the pool's states.
 struct Work {
   absl::Time deadline = absl::InfiniteFuture();
   std::function<bool()> cancelled = nullptr;  // may be empty; asked when a worker gets to it
@@ -54,6 +55,10 @@ class WorkerPool {
   // UNAVAILABLE (shutting down). Never blocks.
   absl::Status Submit(Work work);
 
+  // Where a state is free and nothing waits, runs the work here and now: no thread has to wake up for it.
+  // Else as Submit. The caller must have called ops::PrepareThread, and nobody may need it meanwhile.
+  absl::Status RunOrSubmit(Work work);
+
   // When a place in the queue is likely to be free: what was refused should not come back earlier.
   absl::Duration RetryAfter() const;
 
@@ -64,7 +69,8 @@ class WorkerPool {
   // that has not begun, and work in the queue comes before another block. WorkerState::share of the workers.
   void Share(int blocks, ops::Scratch& scratch, WorkerState::BlockTask task);
 
-  // Takes no more work, finishes what was taken, and ends the threads. May be called again.
+  // Takes no more work, finishes what was taken (that of callers, too), and ends the threads. May be called
+  // again.
   void Shutdown();
 
  private:
@@ -82,7 +88,8 @@ class WorkerPool {
     std::condition_variable done = {};
   };
 
-  explicit WorkerPool(Options options) : options_(std::move(options)) {}
+  explicit WorkerPool(Options options);
+  std::unique_ptr<WorkerState> TakeFreeState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunWorker();
   void RunWork(Waiting next, WorkerState& state);
   // Runs the next block, with the lock given back meanwhile.
@@ -94,7 +101,7 @@ class WorkerPool {
   std::condition_variable changed_;
   std::deque<Waiting> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<Shared*> shared_ ABSL_GUARDED_BY(mutex_);  // with blocks that nobody has begun
-  int idle_ ABSL_GUARDED_BY(mutex_) = 0;                 // workers that wait
+  std::vector<std::unique_ptr<WorkerState>> free_ ABSL_GUARDED_BY(mutex_);  // the last was used last
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration usual_service_ ABSL_GUARDED_BY(mutex_) = absl::Milliseconds(1);  // moving average
   std::vector<std::thread> threads_;

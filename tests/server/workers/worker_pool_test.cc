@@ -130,6 +130,51 @@ TEST(WorkerPoolTest, ShutdownFinishesWhatWasTakenAndTakesNoMore) {
   pool->Shutdown();
 }
 
+TEST(WorkerPoolTest, ACallerRunsItsWorkWhereAStateIsFreeAndNothingWaits) {
+  Blocker blocker;
+  std::promise<absl::Status> waiting;
+  std::thread::id ran_on;
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 1});
+  const Work recording{.run = [&](WorkerState&) { ran_on = std::this_thread::get_id(); },
+                       .drop = [](const absl::Status& status) { ADD_FAILURE() << status; }};
+  ASSERT_TRUE(pool->RunOrSubmit(recording).ok());
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+
+  ASSERT_TRUE(pool->Submit(blocker.MakeWork()).ok());
+  blocker.AwaitStart();
+  ASSERT_TRUE(pool->RunOrSubmit(Recording(waiting)).ok());
+  EXPECT_EQ(pool->Queued(), 1);
+  EXPECT_EQ(pool->RunOrSubmit(recording).code(), absl::StatusCode::kResourceExhausted);
+  blocker.Release();
+  EXPECT_TRUE(waiting.get_future().get().ok());
+}
+
+TEST(WorkerPoolTest, ACallersWorkCountsAsAWorkers) {
+  Blocker blocker;
+  std::promise<absl::Status> waiting;
+  std::future<absl::Status> waited = waiting.get_future();
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 1});
+  std::thread caller([&] { EXPECT_TRUE(pool->RunOrSubmit(blocker.MakeWork()).ok()); });
+  blocker.AwaitStart();
+  ASSERT_TRUE(pool->Submit(Recording(waiting)).ok());
+  EXPECT_EQ(pool->Queued(), 1);                     // the only worker must not begin it beside the caller's
+  std::thread shutdown([&] { pool->Shutdown(); });  // waits for both
+  blocker.Release();
+  EXPECT_TRUE(waited.get().ok());
+  caller.join();
+  shutdown.join();
+  EXPECT_EQ(pool->Queued(), 0);
+}
+
+TEST(WorkerPoolTest, ACallersWorkPastItsDeadlineIsDropped) {
+  std::promise<absl::Status> late;
+  auto pool = *WorkerPool::Create({.workers = 1, .queue = 1, .now = [] { return absl::FromUnixMillis(10); }});
+  Work work = Recording(late);
+  work.deadline = absl::FromUnixMillis(10);
+  ASSERT_TRUE(pool->RunOrSubmit(std::move(work)).ok());
+  EXPECT_EQ(late.get_future().get().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
 TEST(WorkerPoolTest, ManySubmittersLoseNothing) {
   std::atomic<int> done = 0;
   auto pool = *WorkerPool::Create({.workers = 2, .queue = 1000});
@@ -137,9 +182,8 @@ TEST(WorkerPoolTest, ManySubmittersLoseNothing) {
   for (int t = 0; t < 4; ++t) {
     submitters.emplace_back([&] {
       for (int i = 0; i < 250; ++i) {
-        EXPECT_TRUE(
-            pool->Submit({.run = [&done](WorkerState&) { ++done; }, .drop = [](const absl::Status&) {}})
-                .ok());
+        Work work{.run = [&done](WorkerState&) { ++done; }, .drop = [](const absl::Status&) {}};
+        EXPECT_TRUE((i % 2 == 0 ? pool->Submit(std::move(work)) : pool->RunOrSubmit(std::move(work))).ok());
       }
     });
   }
