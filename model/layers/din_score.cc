@@ -6,8 +6,8 @@
 // of query q it is one GEMM of the keys with diag(q) Wp^T + (Wk - Wd)^T, and (Wq + Wd) q + b is its bias.
 //
 // Where the machine and the activations allow, one fused kernel (ops::PairMlp, in bf16 ops::PairMlpBf16) runs
-// the whole MLP; else it is GEMMs of oneDNN, of shapes that only the history's bucket decides. In bf16 these
-// are f32 GEMMs of factors that were rounded before, which any CPU has.
+// the whole MLP; else it is GEMMs of oneDNN over blocks of behaviors, of shapes that only the history's
+// length decides. In bf16 these are f32 GEMMs of factors that were rounded before, which any CPU has.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -28,9 +28,16 @@
 namespace dinghy {
 namespace {
 
+// Behaviors that oneDNN's products take at a time, at most: a call costs less than what leaves the caches
+// between the layers. The last block of a history has as few rows of padding as the step allows.
+constexpr int64_t kBlockRows = 256;
+constexpr int64_t kBlockStep = 4;
+
+size_t BlockIndex(int64_t rows) { return static_cast<size_t>((rows + kBlockStep - 1) / kBlockStep - 1); }
+
 struct Step {
   DenseWeights weights;                                 // of the first, only out and activation count
-  std::vector<std::unique_ptr<ops::RowLinear>> linear;  // by bucket; none for the first and the last
+  std::vector<std::unique_ptr<ops::RowLinear>> linear;  // by block; none for the first and the last
 };
 
 struct DinParts {
@@ -45,7 +52,7 @@ struct DinParts {
   bool bf16 = false;                    // factors are rounded but in the last layer
   std::unique_ptr<ops::PairMlp> fused;  // without either: oneDNN's products, in `first` and the steps
   std::unique_ptr<ops::PairMlpBf16> fused_bf16;
-  std::vector<std::unique_ptr<ops::Gemm>> first;  // by bucket
+  std::vector<std::unique_ptr<ops::Gemm>> first;  // by block
   std::vector<Step> steps;
 };
 
@@ -243,10 +250,9 @@ void RoundWeights(DinParts& out) {
   ops::RoundToBf16(out.key_weight.data(), static_cast<int64_t>(out.key_weight.size()));
 }
 
-absl::Status CreatePrimitives(int64_t max_length, LayerScope& scope, DinParts& out) {
+absl::Status CreatePrimitives(LayerScope& scope, DinParts& out) {
   const DenseWeights& first = out.steps[0].weights;
-  for (int64_t bucket = 0; bucket < BucketCount(max_length); ++bucket) {
-    const int64_t rows = (bucket + 1) * kBucketRows;
+  for (int64_t rows = kBlockStep; rows <= kBlockRows; rows += kBlockStep) {
     absl::StatusOr<std::unique_ptr<ops::Gemm>> gemm = ops::Gemm::Create({.m = rows,
                                                                          .n = first.out,
                                                                          .k = out.width,
@@ -275,8 +281,6 @@ void DinScore::Run(const RunContext& context, const Queries& queries, int64_t q,
   ops::Scratch::Scope scope(scratch);
   const float* keys = context.user->keys.data;
   const int64_t length = parts_.keys.Rows(context);
-  const int64_t rows = BucketRows(length);
-  const int64_t bucket = BucketIndex(length);
   const std::vector<Step>& steps = parts_.steps;
   const DenseWeights& first = steps[0].weights;
   const bool one = steps.size() == 1;
@@ -300,22 +304,29 @@ void DinScore::Run(const RunContext& context, const Queries& queries, int64_t q,
     if (parts_.bf16) ops::RoundToBf16(pair_weight, parts_.width * first.out);
     weight = pair_weight;
   }
-  // The padding's rows are computed by the GEMMs, which have no other shape, but by nothing else.
-  float* x = one ? scores : scratch.Floats(rows * first.out);
-  parts_.first[bucket]->Run(keys, weight, base, x, scratch);
-  first.activation.Apply(x, length);
-  for (size_t i = 1; i + 1 < steps.size(); ++i) {
-    const DenseWeights& weights = steps[i].weights;
-    float* y = scratch.Floats(rows * weights.out);
-    if (parts_.bf16) ops::RoundToBf16(x, rows * weights.in);
-    steps[i].linear[bucket]->Run(x, weights.in, rows, y, weights.out, scratch);
-    weights.activation.Apply(y, length);
-    x = y;
-  }
-  if (one) return;
+  // Rows of padding are computed by the GEMMs, which have no other shape, but by nothing else.
   const float bias = !last.bias.empty() ? last.bias[0] : 0.0f;
-  for (int64_t r = 0; r < length; ++r)
-    scores[r] = ops::Dot(x + r * last.in, last.weight.data(), last.in) + bias;
+  for (int64_t begin = 0; begin < length; begin += kBlockRows) {
+    ops::Scratch::Scope block_scope(scratch);
+    const int64_t rows = std::min(kBlockRows, length - begin);
+    const size_t block = BlockIndex(rows);
+    const int64_t padded = static_cast<int64_t>(block + 1) * kBlockStep;
+    float* x = one ? scores + begin : scratch.Floats(padded * first.out);
+    parts_.first[block]->Run(keys + begin * parts_.width, weight, base, x, scratch);
+    if (one) continue;
+    first.activation.Apply(x, rows);
+    for (size_t i = 1; i + 1 < steps.size(); ++i) {
+      const DenseWeights& weights = steps[i].weights;
+      float* y = scratch.Floats(padded * weights.out);
+      if (parts_.bf16) ops::RoundToBf16(x, padded * weights.in);
+      steps[i].linear[block]->Run(x, weights.in, padded, y, weights.out, scratch);
+      weights.activation.Apply(y, rows);
+      x = y;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      scores[begin + r] = ops::Dot(x + r * last.in, last.weight.data(), last.in) + bias;
+    }
+  }
   last.activation.Apply(scores, length);
 }
 
@@ -382,7 +393,7 @@ absl::StatusOr<std::unique_ptr<AttentionScore>> CreateDinScore(const v1::DinScor
   if (out.fused != nullptr) {
     scope.AddChoice("fused");
   } else if (out.fused_bf16 == nullptr) {
-    const absl::Status status = CreatePrimitives(options.max_length, scope, out);
+    const absl::Status status = CreatePrimitives(scope, out);
     if (!status.ok()) return status;
   }
   return std::make_unique<DinScore>(std::move(out));

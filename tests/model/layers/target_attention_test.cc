@@ -8,7 +8,7 @@
 namespace dinghy::reference {
 namespace {
 
-constexpr int kMaxLength = 70;
+constexpr int kMaxLength = 520;
 constexpr int kWidth = 9;
 constexpr auto kQuery = v1::DinScore::QUERY;
 constexpr auto kKey = v1::DinScore::KEY;
@@ -55,9 +55,10 @@ RandomModel AttentionModel(const Options& options) {
   return model;
 }
 
-void Compare(const Options& options, const std::vector<int>& candidates, const std::vector<int>& lengths) {
+void Compare(const Options& options, const std::vector<int>& candidates, const std::vector<int>& lengths,
+             bool fused = true) {
   const RandomModel random_model = AttentionModel(options);
-  const std::unique_ptr<Model> model = CreateModel(random_model);
+  const std::unique_ptr<Model> model = CreateModel(random_model, {.fused_kernels = fused});
   ASSERT_NE(model, nullptr);
   for (const int count : candidates) {
     for (const int length : lengths) {
@@ -71,7 +72,16 @@ void Compare(const Options& options, const std::vector<int>& candidates, const s
 TEST(TargetAttentionTest, AllLengths) {
   for (const auto normalization : {v1::TargetAttention::NONE, v1::TargetAttention::SOFTMAX}) {
     Compare({.normalization = normalization, .scale = 0.7f}, {3},
-            {0, 1, 2, 7, 15, 16, 17, 50, 63, 64, 65, kMaxLength});
+            {0, 1, 2, 7, 15, 16, 17, 50, 63, 64, 65, 257, kMaxLength});
+  }
+}
+
+// Whose blocks end at 256.
+TEST(TargetAttentionTest, AllLengthsByOneDnn) {
+  for (const std::vector<int>& hidden : std::vector<std::vector<int>>{{16, 5}, {33}, {}}) {
+    Compare({.hidden = hidden}, {3},
+            {0, 1, 3, 4, 5, 17, 64, 250, 255, 256, 257, 300, 511, 512, 513, kMaxLength},
+            /*fused=*/false);
   }
 }
 
