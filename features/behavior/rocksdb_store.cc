@@ -65,13 +65,6 @@ bool IsKeyOf(const rocksdb::Slice& key, const std::string& prefix, std::string_v
          GetBigEndian64(order + 8) == event.event_id();
 }
 
-// Whether the range of `it` holds at most `limit` records.
-bool HoldsAtMost(uint32_t limit, rocksdb::Iterator& it) {
-  uint32_t count = 0;
-  for (it.SeekToFirst(); it.Valid() && count <= limit; it.Next()) ++count;
-  return count <= limit;
-}
-
 class RocksDbStore final : public BehaviorStore {
  public:
   RocksDbStore(RocksDbOptions options, std::unique_ptr<rocksdb::DB> db)
@@ -95,9 +88,16 @@ class RocksDbStore final : public BehaviorStore {
     read.iterate_upper_bound = &upper_bound;
     const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
     // A step back costs a search in the memtable, a step forward costs little. So a history that is wanted
-    // whole, as most are, is read forward.
-    const bool forward = query.oldest() || query.limit() == 0 || HoldsAtMost(query.limit(), *it);
-    for (forward ? it->SeekToFirst() : it->SeekToLast(); it->Valid(); forward ? it->Next() : it->Prev()) {
+    // whole, as most are, is read forward; one that turns out to be longer is begun again from its end.
+    const bool newest = query.limit() > 0 && !query.oldest();
+    bool forward = true;
+    uint32_t records = 0;
+    for (it->SeekToFirst(); it->Valid(); forward ? it->Next() : it->Prev()) {
+      if (newest && forward && ++records > query.limit()) {
+        forward = false;
+        events.Clear();
+        it->SeekToLast();
+      }
       v1::Event& event = *events.Add();
       if (!event.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) ||
           !IsKeyOf(it->key(), lower, user_id, event)) {
@@ -111,7 +111,8 @@ class RocksDbStore final : public BehaviorStore {
         events.RemoveLast();
         continue;
       }
-      if (query.limit() > 0 && events.size() == static_cast<int64_t>(query.limit())) break;
+      const bool full = query.limit() > 0 && events.size() == static_cast<int64_t>(query.limit());
+      if (full && !(newest && forward)) break;
     }
     if (!it->status().ok()) return Failure("reading", it->status());
     if (!forward) std::reverse(events.pointer_begin(), events.pointer_end());
